@@ -1,0 +1,32 @@
+"""The interface of whatever runs step plans: the torch reference, the scripted executor, and a native one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from services.engine.plan import StepPlan, StepResult
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorInfo:
+    """What the scheduler must know of its executor, fixed once weights and KV pool are in memory."""
+
+    num_pages: int  # pages in the KV pool
+    page_size: int  # tokens per page
+    vocab_size: int  # ids from 0 to vocab_size - 1 are valid
+    max_model_len: int  # longest sequence, tokens: the model's limit or what the pool holds, whichever is lower
+
+
+class Executor(Protocol):
+    """Owns weights and KV pool. Called by the engine thread only, one step at a time."""
+
+    info: ExecutorInfo
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Runs one step. Whatever it raises fails every request of the engine; the KV pool's content is then void."""
+        ...
+
+    def close(self) -> None:
+        """Frees what the executor holds. Not to be used afterwards."""
+        ...

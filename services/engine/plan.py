@@ -1,0 +1,94 @@
+"""What passes between scheduler and executor: a numbered step plan one way, its result the other.
+
+Plain data, no torch: the scheduler makes a plan from its own state alone, and a plan is all that an executor needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How a sequence's next token is chosen. Ranges and meanings: `postroad.v1.SamplingParams`."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int = 0  # always set: the edge draws one where the request has none
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+
+    @property
+    def has_penalties(self) -> bool:
+        return self.presence_penalty != 0.0 or self.frequency_penalty != 0.0 or self.repetition_penalty != 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class StopParams:
+    """When a sequence ends. `stop_token_ids` is resolved: the request's ids, and the model's unless ignore_eos."""
+
+    max_tokens: int
+    min_tokens: int = 0
+    stop_token_ids: frozenset[int] = frozenset()
+
+
+@dataclass(slots=True)
+class SamplingJob:
+    """All that is needed to choose one sequence's next token from its logits.
+
+    `prompt_ids` and `output_ids` are the scheduler's own lists, to be read while the step runs and not kept.
+    The random number of a token depends on (`params.seed`, `len(output_ids)`) alone, so that neither batch mates nor a
+    recomputation change it.
+    """
+
+    params: SamplingParams
+    prompt_ids: Sequence[int]
+    output_ids: Sequence[int]
+    forbidden_ids: frozenset[int] = frozenset()  # stop ids while fewer than min_tokens are out
+
+
+@dataclass(slots=True)
+class SequencePlan:
+    """One sequence's part of a step.
+
+    Keys and values of `token_ids` are computed at positions `start` … `start + len(token_ids) - 1` and written to the
+    pages of `page_table` (position p lives in page `page_table[p // page_size]`, slot `p % page_size`). Attention is
+    causal over positions 0 … p. Pages before `start` may have been written by an earlier step or, for a prefix shared
+    between requests that arrived together, by an earlier sequence of this very step: an executor writes a layer's keys
+    and values for all sequences before it attends for any.
+    """
+
+    sequence_id: int
+    token_ids: list[int]
+    start: int
+    page_table: list[int]
+    sampling: SamplingJob | None  # None: a prefill chunk that is not the last, nothing is sampled
+
+    @property
+    def is_decode(self) -> bool:
+        return len(self.token_ids) == 1
+
+
+@dataclass(slots=True)
+class StepPlan:
+    """One engine step. `number` grows by one per plan; sequences keep the order in which their tokens are batched."""
+
+    number: int
+    sequences: list[SequencePlan]
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(s.token_ids) for s in self.sequences)
+
+
+@dataclass(slots=True)
+class StepResult:
+    """The tokens that a step sampled: one per sequence whose plan has `sampling`, by sequence id."""
+
+    number: int
+    token_ids: dict[int, int]
