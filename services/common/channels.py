@@ -1,0 +1,31 @@
+"""gRPC channels between stations, with the options that were measured to notice a dead peer within seconds."""
+
+from __future__ import annotations
+
+import json
+from typing import Literal
+
+import grpc
+
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024  # gRPC's default of 4 MiB ends long prompts
+
+# Shorter keepalive times than the server's minimum interval (servers.py) earn GOAWAY too_many_pings.
+_CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.keepalive_time_ms", 1500),
+    ("grpc.keepalive_timeout_ms", 3000),
+    ("grpc.http2.ping_timeout_ms", 3000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.enable_retries", 0),  # retries are the gateway's decision: it knows whether a token was sent
+)
+
+
+def open_channel(address: str, policy: Literal["pick_first", "round_robin"] = "pick_first") -> grpc.aio.Channel:
+    """A plaintext channel to host:port or dns:///name:port; `round_robin` uses all addresses of the name in turn."""
+    config = json.dumps({"loadBalancingConfig": [{policy: {}}]})
+    return grpc.aio.insecure_channel(address, options=[*_CHANNEL_OPTIONS, ("grpc.service_config", config)])

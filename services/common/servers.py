@@ -1,0 +1,107 @@
+"""A station's gRPC server: health, reflection, the read-out, metrics, and a graceful stop."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1._async import HealthServicer
+from grpc_reflection.v1alpha import reflection
+from prometheus_client import CollectorRegistry, start_http_server
+from structlog.typing import FilteringBoundLogger
+
+from services.common.channels import MAX_MESSAGE_BYTES
+from services.common.live_requests import LiveRequests
+from services.pb.postroad.v1 import debug_pb2, debug_pb2_grpc
+
+_SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.so_reuseport", 0),  # a second server on the port is an error, not a silent half of the traffic
+    ("grpc.http2.min_ping_interval_without_data_ms", 1000),  # clients ping every 1.5 s, on quiet streams too
+    ("grpc.keepalive_permit_without_calls", 1),
+    # The server's own pings find clients whose host vanished, so that their requests end.
+    ("grpc.keepalive_time_ms", 1500),
+    ("grpc.keepalive_timeout_ms", 3000),
+    ("grpc.http2.ping_timeout_ms", 3000),
+    ("grpc.http2.max_pings_without_data", 0),
+)
+STOP_GRACE = 0.5  # seconds for calls that never end by themselves (health watches, frame streams), after the drain
+
+
+class _DebugServicer(debug_pb2_grpc.DebugServicer):
+    def __init__(self, read_out: Callable[[], debug_pb2.ReadOutResponse]) -> None:
+        self._read_out = read_out
+
+    async def ReadOut(
+        self, request: debug_pb2.ReadOutRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> debug_pb2.ReadOutResponse:
+        return self._read_out()
+
+
+class StationServer:
+    """The gRPC server of a station with one service of its own.
+
+    `service` is the service's full name, for instance "postroad.v1.Tokenizer". Register the servicer on `server`, then
+    `start`, call `set_serving(True)` when a request could be served, and `run_until_stopped`.
+    """
+
+    def __init__(
+        self,
+        service: str,
+        address: str,
+        read_out: Callable[[], debug_pb2.ReadOutResponse],
+        log: FilteringBoundLogger,
+        extra_options: tuple[tuple[str, int], ...] = (),
+    ) -> None:
+        self._service = service
+        self._log = log
+        self._health = HealthServicer()
+        self._stop = asyncio.Event()
+        self.server = grpc.aio.server(options=[*_SERVER_OPTIONS, *extra_options])
+        self.port = self.server.add_insecure_port(address)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
+        debug_pb2_grpc.add_DebugServicer_to_server(_DebugServicer(read_out), self.server)
+        names = (service, "postroad.v1.Debug", "grpc.health.v1.Health", reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, self.server)
+
+    async def start(self) -> None:
+        """Opens the port; the health is NOT_SERVING until `set_serving`."""
+        await self.set_serving(False)
+        await self.server.start()
+        self._log.info("listening", port=self.port)
+
+    async def set_serving(self, serving: bool) -> None:
+        """Tells balancers and gateways whether a request would be served now."""
+        states = health_pb2.HealthCheckResponse
+        status = states.SERVING if serving else states.NOT_SERVING
+        for name in ("", self._service):
+            await self._health.set(name, status)
+
+    def request_stop(self) -> None:
+        """What SIGTERM and SIGINT do: ends `run_until_stopped` after the drain."""
+        self._stop.set()
+
+    async def run_until_stopped(self, live: LiveRequests, drain_timeout: float) -> None:
+        """Waits for SIGTERM or SIGINT, then: not serving, drain for at most `drain_timeout` seconds, stop."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.request_stop)
+        await self._stop.wait()
+        self._log.info("draining", requests=len(live))
+        await self._health.enter_graceful_shutdown()
+        if not await live.drain(drain_timeout):
+            self._log.warning("drain timed out", requests=len(live))
+        await self.server.stop(STOP_GRACE)
+        self._log.info("stopped")
+
+
+def serve_metrics(registry: CollectorRegistry, host: str, port: int, log: FilteringBoundLogger) -> None:
+    """Serves /metrics over HTTP from a thread of its own; port 0 means none."""
+    if port:
+        start_http_server(port, addr=host, registry=registry)
+        log.info("metrics", port=port)

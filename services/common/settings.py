@@ -1,0 +1,77 @@
+"""The settings that every station has, and how flags and environment variables become a typed object.
+
+A station's settings class extends `StationSettings`. Its field `some_name` is the flag `--some-name` and the variable
+`POSTROAD_<STATION>_SOME_NAME`; the fields of `StationSettings` are also read from `POSTROAD_SOME_NAME`, for all stations
+at once. A flag wins over a station's variable, that over the shared one.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, ClassVar, Literal, Self
+
+from pydantic import Field, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    CliSettingsSource,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+SHARED_PREFIX = "POSTROAD_"
+SHARED_FIELDS = frozenset({"host", "log_level", "log_format", "otlp_endpoint", "drain_timeout"})
+
+
+class _SharedEnvSource(EnvSettingsSource):
+    """`POSTROAD_X` for the fields that `StationSettings` itself declares, so that no `POSTROAD_PORT` hits every port."""
+
+    def __call__(self) -> dict[str, Any]:
+        return {key: value for key, value in super().__call__().items() if key in SHARED_FIELDS}
+
+
+class StationSettings(BaseSettings):
+    """Settings of any station. Subclasses set `station` and override the defaults of `port` and `metrics_port`."""
+
+    station: ClassVar[str] = ""
+
+    model_config = SettingsConfigDict(cli_kebab_case=True, cli_implicit_flags=True, extra="ignore")
+
+    host: str = Field("127.0.0.1", description="Address to listen on.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged.")
+    log_format: Literal["json", "text"] = Field("json", description="Form of a log line.")
+    otlp_endpoint: str = Field(
+        "", description="OTLP/gRPC collector for traces, for instance http://collector:4317. Empty: no traces."
+    )
+    drain_timeout: float = Field(
+        30.0, ge=0, description="Seconds that running requests get to finish after SIGTERM before they are ended."
+    )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        own = EnvSettingsSource(
+            settings_cls, env_prefix=f"{SHARED_PREFIX}{cls.station.upper()}_", env_ignore_empty=True
+        )
+        shared = _SharedEnvSource(settings_cls, env_prefix=SHARED_PREFIX, env_ignore_empty=True)
+        return init_settings, own, shared
+
+    @classmethod
+    def parse(cls, args: list[str] | None = None) -> Self:
+        """Settings from `args` (default: the command line) and the environment; prints what is wrong and exits with 2."""
+        prog = f"python -m services.{cls.station}"
+        cli: CliSettingsSource[Any] = CliSettingsSource(cls, cli_prog_name=prog)
+        given = cli(args=sys.argv[1:] if args is None else args)
+        try:
+            return cls(**given())
+        except ValidationError as error:
+            for problem in error.errors():
+                name = "-".join(str(part) for part in problem["loc"]).replace("_", "-")
+                print(f"{prog}: --{name}: {problem['msg']}", file=sys.stderr)
+            raise SystemExit(2) from None

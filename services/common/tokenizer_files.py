@@ -1,0 +1,62 @@
+"""Fetching the model's tokenizer files from the engine, at start and again whenever they changed."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping
+
+import grpc
+from structlog.typing import FilteringBoundLogger
+
+from services.pb.postroad.v1 import engine_pb2, engine_pb2_grpc
+
+RETRY_SECONDS = 0.2
+Load = Callable[[Mapping[str, bytes], engine_pb2.GetModelResponse], Awaitable[None]]
+
+
+def fingerprint(files: Mapping[str, bytes]) -> str:
+    """SHA-256 over names and contents, hexadecimal; the definition of GetModelResponse.tokenizer_fingerprint."""
+    digest = hashlib.sha256()
+    for name in sorted(files):
+        for part in (name.encode(), files[name]):
+            digest.update(len(part).to_bytes(8, "big"))
+            digest.update(part)
+    return digest.hexdigest()
+
+
+async def fetch(stub: engine_pb2_grpc.EngineStub) -> dict[str, bytes]:
+    """All tokenizer files by name. Raises ValueError when the checksum does not match what arrived."""
+    parts: dict[str, list[bytes]] = {}
+    checksum = ""
+    async for chunk in stub.GetTokenizerFiles(engine_pb2.GetTokenizerFilesRequest(), timeout=60):
+        if chunk.name:
+            parts.setdefault(chunk.name, []).append(chunk.data)
+        checksum = chunk.sha256 or checksum
+    files = {name: b"".join(data) for name, data in parts.items()}
+    if checksum != fingerprint(files):
+        raise ValueError("the tokenizer files arrived damaged")
+    return files
+
+
+async def keep_loaded(channel: grpc.aio.Channel, load: Load, log: FilteringBoundLogger) -> None:
+    """Calls `load` with the engine's files now and after each reconnection that brings others. Runs until cancelled."""
+    stub = engine_pb2_grpc.EngineStub(channel)
+    loaded = ""
+    while True:
+        try:
+            model = await stub.GetModel(engine_pb2.GetModelRequest(), wait_for_ready=True, timeout=30)
+            if model.tokenizer_fingerprint != loaded:
+                await load(await fetch(stub), model)
+                loaded = model.tokenizer_fingerprint
+                log.info("tokenizer files loaded", model=model.model, fingerprint=loaded[:12])
+            await _disconnected(channel)
+        except (grpc.aio.AioRpcError, ValueError) as error:
+            log.debug("no tokenizer files yet", error=str(error))
+            await asyncio.sleep(RETRY_SECONDS)
+
+
+async def _disconnected(channel: grpc.aio.Channel) -> None:
+    """Returns when the connection is gone; an engine that restarted may serve another model."""
+    while (state := channel.get_state()) == grpc.ChannelConnectivity.READY:
+        await channel.wait_for_state_change(state)
