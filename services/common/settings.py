@@ -1,8 +1,8 @@
 """The settings that every station has, and how flags and environment variables become a typed object.
 
 A station's settings class extends `StationSettings`. Its field `some_name` is the flag `--some-name` and the variable
-`POSTROAD_<STATION>_SOME_NAME`; the fields of `StationSettings` are also read from `POSTROAD_SOME_NAME`, for all stations
-at once. A flag wins over a station's variable, that over the shared one.
+`POSTROAD_<STATION>_SOME_NAME`; the fields of `StationSettings` are also read from `POSTROAD_SOME_NAME`, for all
+stations at once. A flag wins over a station's variable, that over the shared one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SHARED_FIELDS = frozenset({"host", "log_level", "log_format", "otlp_endpoint", "
 
 
 class _SharedEnvSource(EnvSettingsSource):
-    """`POSTROAD_X` for the fields that `StationSettings` itself declares, so that no `POSTROAD_PORT` hits every port."""
+    """`POSTROAD_X` for the fields of `StationSettings` alone, so that no `POSTROAD_PORT` hits every port."""
 
     def __call__(self) -> dict[str, Any]:
         return {key: value for key, value in super().__call__().items() if key in SHARED_FIELDS}
@@ -64,7 +64,7 @@ class StationSettings(BaseSettings):
 
     @classmethod
     def parse(cls, args: list[str] | None = None) -> Self:
-        """Settings from `args` (default: the command line) and the environment; prints what is wrong and exits with 2."""
+        """Settings from `args` (default: the command line) and the environment; says what is wrong and exits with 2."""
         prog = f"python -m services.{cls.station}"
         cli: CliSettingsSource[Any] = CliSettingsSource(cls, cli_prog_name=prog)
         given = cli(args=sys.argv[1:] if args is None else args)
