@@ -1,7 +1,7 @@
 """The errors that leave a station, and their form on the wire.
 
-An error is a type with a gRPC status and a reason (docs/errors.md lists them). It is raised where it is known and turned
-into a status in one place, `rpc_errors`; `from_rpc` reads it back.
+An error is a type with a gRPC status and a reason (docs/errors.md lists them). It is raised where it is known and
+turned into a status in one place, `rpc_errors`; `from_rpc` reads it back.
 """
 
 from __future__ import annotations
