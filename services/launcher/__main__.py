@@ -1,0 +1,64 @@
+"""`python -m services.launcher`: the whole road on this machine, as processes on loopback.
+
+Exit code 0 after an asked-for stop, 1 when the launcher gave up, 130 when a second Ctrl-C killed the services.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import httpx
+
+from services.launcher.logs import MergedLog
+from services.launcher.ports import port_problems
+from services.launcher.road import Road, plan_road
+from services.launcher.settings import LauncherSettings
+from services.launcher.supervisor import Supervisor, supervise
+
+STOP_MARGIN = 5.0  # seconds beyond the services' own drain time
+BANNER = """\
+Postroad serves on {url}. An example call:
+
+  curl {url}/v1/chat/completions -H 'content-type: application/json' \\
+    -d '{{"messages": [{{"role": "user", "content": "What is a post road?"}}], "max_tokens": 64}}'
+
+Logs as they were written: {logs}/. Ctrl-C stops everything."""
+
+
+def main() -> int:
+    """Runs the road; returns the exit code."""
+    settings = LauncherSettings.parse()
+    road = plan_road(settings)
+    if problems := port_problems(road.ports):
+        for problem in problems:
+            print(f"postroad: {problem}", file=sys.stderr)
+        return 1
+    return asyncio.run(_serve(settings, road))
+
+
+async def _serve(settings: LauncherSettings, road: Road) -> int:
+    logs = settings.run_dir / "logs"
+    log = MergedLog(logs, [spec.name for spec in road.services], sys.stdout, settings.log_format)
+    async with httpx.AsyncClient(trust_env=False, timeout=5) as client:  # no proxy between us and loopback
+
+        async def is_ready() -> bool:
+            try:
+                return (await client.get(f"{road.url}/ready")).status_code == httpx.codes.OK
+            except httpx.TransportError:
+                return False
+
+        supervisor = Supervisor(
+            road.services,
+            log,
+            settings.run_dir,
+            is_ready=is_ready,
+            on_ready=lambda: log.banner(BANNER.format(url=road.url, logs=logs)),
+            ready_timeout=settings.ready_timeout,
+            stop_timeout=settings.drain_timeout + STOP_MARGIN,
+        )
+        return await supervise(supervisor, log)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

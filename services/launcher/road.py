@@ -1,0 +1,76 @@
+"""The four services of a local road: their command lines and ports, made from the launcher's settings."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from dataclasses import dataclass
+
+from services.launcher.ports import LOOPBACK, PortUse
+from services.launcher.process import ServiceSpec
+from services.launcher.settings import LauncherSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Road:
+    """What to start, in this order, on which ports, and where clients find it."""
+
+    services: tuple[ServiceSpec, ...]
+    ports: tuple[PortUse, ...]
+    url: str
+
+
+def plan_road(settings: LauncherSettings) -> Road:
+    """The road of these settings."""
+    tokenizer = f"{LOOPBACK}:{settings.tokenizer_port}"
+    engine = f"{LOOPBACK}:{settings.engine_port}"
+    detokenizer = f"{LOOPBACK}:{settings.detokenizer_port}"
+    model = ("--model", settings.model) if settings.model else ()
+    metrics = {
+        "engine": settings.engine_metrics_port,
+        "tokenizer": settings.tokenizer_metrics_port,
+        "detokenizer": settings.detokenizer_metrics_port,
+    }
+
+    def service(name: str, host: str, port: int, *flags: str, more: str) -> ServiceSpec:
+        where = ["--host", host, "--port", str(port)]
+        if name in metrics:
+            where += ["--metrics-port", str(metrics[name] if settings.metrics else 0)]
+        argv = (sys.executable, "-m", f"services.{name}", *where, *_shared_flags(settings), *flags, *shlex.split(more))
+        return ServiceSpec(name, argv, entrance=name == "gateway")
+
+    return Road(
+        services=(
+            service("engine", LOOPBACK, settings.engine_port, *model, more=settings.engine_flags),
+            service("tokenizer", LOOPBACK, settings.tokenizer_port, "--engine", engine, more=settings.tokenizer_flags),
+            service(
+                "detokenizer", LOOPBACK, settings.detokenizer_port, "--engine", engine, more=settings.detokenizer_flags
+            ),
+            service(
+                "gateway", settings.host, settings.port,
+                "--tokenizer", tokenizer, "--detokenizer", detokenizer, "--engines", engine,
+                more=settings.gateway_flags,
+            ),
+        ),
+        ports=(
+            PortUse("gateway", "--port", settings.port, settings.host),
+            PortUse("engine", "--engine-port", settings.engine_port),
+            PortUse("tokenizer", "--tokenizer-port", settings.tokenizer_port),
+            PortUse("detokenizer", "--detokenizer-port", settings.detokenizer_port),
+            *(PortUse(name, f"--{name}-metrics-port", port) for name, port in metrics.items() if settings.metrics),
+        ),
+        url=f"http://{_reachable(settings.host)}:{settings.port}",
+    )  # fmt: skip
+
+
+def _shared_flags(settings: LauncherSettings) -> tuple[str, ...]:
+    otlp = ("--otlp-endpoint", settings.otlp_endpoint) if settings.otlp_endpoint else ()
+    drain = str(settings.drain_timeout)
+    return ("--log-format", "json", "--log-level", settings.log_level, "--drain-timeout", drain, *otlp)
+
+
+def _reachable(host: str) -> str:
+    """The host part of a URL that reaches a server which listens on `host`."""
+    if host in ("0.0.0.0", "::"):
+        return LOOPBACK
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,76 @@
+"""The merged log: what people see, and what is kept."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from services.launcher.logs import MergedLog, readable
+
+
+def test_a_structured_line_becomes_time_level_event_and_fields() -> None:
+    entry = {
+        "station": "engine",
+        "timestamp": "2026-01-02T03:04:05.678901Z",
+        "level": "info",
+        "event": "request",
+        "request_id": "req-1",
+        "outcome": "has spaces",
+        "prefill_ms": 12.3456,
+        "tokens": 7,
+    }
+    (line,) = readable(json.dumps(entry).encode())
+    time, rest = line.split(" ", 1)
+    assert time.endswith("04:05.678")
+    assert rest == 'info    request request_id=req-1 outcome="has spaces" prefill_ms=12.35 tokens=7'
+
+
+def test_a_traceback_stands_below_its_line() -> None:
+    entry = {"event": "unexpected error", "level": "error", "exception": "Traceback:\n  boom"}
+    assert readable(json.dumps(entry).encode()) == [
+        "--:--:--.--- error   unexpected error",
+        "    Traceback:",
+        "      boom",
+    ]
+
+
+@pytest.mark.parametrize("raw", ["plain words", '{"broken": ', '{"no": "event"}', "[1]", ""])
+def test_any_other_line_stays_as_it_is(raw: str) -> None:
+    assert readable(raw.encode()) == [raw]
+
+
+def test_bytes_that_are_not_utf8_are_shown_and_kept(tmp_path: Path) -> None:
+    out = io.StringIO()
+    log = MergedLog(tmp_path, ["engine"], out, "text")
+    log.line("engine", b"\xff!")
+    log.close()
+    assert out.getvalue() == "engine      \ufffd!\n"
+    assert (tmp_path / "engine.log").read_bytes() == b"\xff!\n"
+
+
+def test_json_form_passes_lines_through_and_shows_no_banner(tmp_path: Path) -> None:
+    out = io.StringIO()
+    log = MergedLog(tmp_path, ["engine"], out, "json")
+    log.line("engine", b'{"event": "x"}')
+    log.banner("curl …")
+    log.say("ready", seconds=2)
+    log.close()
+    first, second = out.getvalue().splitlines()
+    assert first == '{"event": "x"}'
+    entry = json.loads(second)
+    assert (entry["station"], entry["event"], entry["seconds"]) == ("launcher", "ready", 2)
+    assert json.loads((tmp_path / "launcher.log").read_text()) == entry
+
+
+def test_a_reader_that_went_away_does_not_stop_the_files(tmp_path: Path) -> None:
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    log = MergedLog(tmp_path, ["engine"], Gone(), "text")
+    log.line("engine", b"still here")
+    log.close()
+    assert (tmp_path / "engine.log").read_text() == "still here\n"
