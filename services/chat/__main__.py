@@ -1,0 +1,44 @@
+"""`python -m services.chat`: chat in the terminal with a running gateway. Ctrl-C stops an answer, /quit leaves.
+
+Reads plain lines where standard input is no terminal. Exit code 1 when an answer failed or there is no gateway.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+
+from services.chat.client import ChatClient, ChatError
+from services.chat.lines import lines_of_stdin
+from services.chat.session import COMMANDS, ChatSession
+
+
+async def chat(url: str, api_key: str) -> int:
+    """Runs the chat on the standard streams; returns the exit code."""
+    async with ChatClient(url, api_key) as client:
+        try:
+            model = await client.model()
+        except ChatError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 1
+        print(f"{model} at {url}; /help lists the commands", file=sys.stderr)
+        session = ChatSession(client, model, lines_of_stdin(list(COMMANDS)), sys.stdout, sys.stderr)
+        await session.run()
+    return 1 if session.failed else 0
+
+
+def main() -> int:
+    """Reads the flags and chats; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m services.chat", description="Chat with a running gateway.")
+    parser.add_argument("--url", default="http://127.0.0.1:8000", help="the gateway (default: %(default)s)")
+    args = parser.parse_args()
+    try:
+        return asyncio.run(chat(args.url, os.environ.get("OPENAI_API_KEY", "")))
+    except KeyboardInterrupt:  # between two answers, without a line editor
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())
