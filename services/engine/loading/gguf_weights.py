@@ -1,0 +1,87 @@
+"""Tensors of a GGUF file → Hugging Face names, shapes and order of rows, dequantized."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import numpy.typing as npt
+import torch
+from gguf.constants import GGMLQuantizationType
+
+from services.engine.loading.errors import UnsupportedArchitecture, UnsupportedQuantization
+from services.engine.loading.gguf_file import GgufFile, TensorInfo, read_gguf
+
+_MODEL_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+_LAYER_NAMES = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_IN_CONFIG = {"rope_freqs.weight"}  # config_from_gguf has read it
+_PARAMETER = re.compile(r"(?:blk\.(?P<layer>\d+)\.)?(?P<module>\w+)\.(?P<leaf>weight|bias)")
+
+_PLAIN = {
+    GGMLQuantizationType.F32: torch.float32,
+    GGMLQuantizationType.F16: torch.float16,
+    GGMLQuantizationType.BF16: torch.bfloat16,
+}
+
+
+def iter_gguf(path: Path, config: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    """As iter_weights, for a GGUF file. Raises UnsupportedArchitecture or UnsupportedQuantization."""
+    file = read_gguf(path)
+    for info in file.tensors.values():
+        if info.name not in _IN_CONFIG:
+            yield hugging_face_name(info.name), _tensor(info, _rows(file, info, config))
+
+
+def hugging_face_name(name: str) -> str:
+    """`blk.3.attn_q.weight` → `model.layers.3.self_attn.q_proj.weight`. Raises UnsupportedArchitecture."""
+    if match := _PARAMETER.fullmatch(name):
+        layer, module, leaf = match.group("layer", "module", "leaf")
+        if layer is None and module in _MODEL_NAMES:
+            return f"{_MODEL_NAMES[module]}.{leaf}"
+        if layer is not None and module in _LAYER_NAMES:
+            return f"model.layers.{layer}.{_LAYER_NAMES[module]}.{leaf}"
+    raise UnsupportedArchitecture(f"the GGUF file has a tensor {name}, which has no counterpart in a dense decoder")
+
+
+def _rows(file: GgufFile, info: TensorInfo, config: Mapping[str, Any]) -> npt.NDArray[np.uint8]:
+    """The tensor's rows, still quantized, in Hugging Face's order.
+
+    For the architecture `llama` alone, the writer put the two halves of each head's queries and keys together pair
+    by pair, as interleaved rope wants them; here they are parted again. Whole rows move, so this needs no dequantizing.
+    """
+    data = file.data(info)
+    module = info.name.rsplit(".", 2)[-2]
+    heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}.get(module)
+    if file.architecture != "llama" or heads is None:
+        return data
+    data = data.reshape(info.shape[0], -1)  # a bias has one element a row
+    paired = data.reshape(heads, -1, 2, data.shape[-1])
+    return paired.swapaxes(1, 2).reshape(data.shape)
+
+
+def _tensor(info: TensorInfo, rows: npt.NDArray[np.uint8]) -> torch.Tensor:
+    if (dtype := _PLAIN.get(info.ggml_type)) is not None:
+        return torch.from_numpy(np.array(rows)).view(dtype).reshape(info.shape)
+    try:
+        values = gguf.quants.dequantize(rows, info.ggml_type)
+    except NotImplementedError as error:
+        raise UnsupportedQuantization(
+            f"the tensor {info.name} is stored as {info.ggml_type.name}, which cannot be read"
+        ) from error
+    return torch.from_numpy(values).reshape(info.shape)
