@@ -1,0 +1,320 @@
+"""The batch policy: which tokens of which sequences the next step computes.
+
+Order. Sequences are served by rank: arrival time minus `aging_s` per point of priority, lower first. A point of
+priority is thus worth a fixed head start, not a place for ever: whoever waits is overtaken only by sequences that
+arrive within that head start, so nobody starves, and the order of two sequences never changes, preempted or not.
+
+Step. Decodes come first, so that no prompt stops a running stream. What is left of the token budget goes to prefill
+chunks by rank, of sequences that run and of waiting ones, which are admitted as far as they fit.
+
+Pages. They are taken as they are needed. When none is free and the prefix cache has none to evict, a sequence takes
+them from the last in rank that runs, but only from one behind itself and not yet in the plan; otherwise it sits the
+step out with what it holds. So the first in rank always moves on, and no two sequences rob each other in turn.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+from services.engine.executor.base import ExecutorInfo
+from services.engine.plan import SamplingJob, SequencePlan, StepPlan, StepResult
+from services.engine.scheduler.config import SchedulerConfig
+from services.engine.scheduler.counters import Counters
+from services.engine.scheduler.kv_cache import KvCache, KvReadOut
+from services.engine.scheduler.queue import RankedQueue
+from services.engine.scheduler.sequence import FinishReason, Sequence, SequenceState
+from services.engine.scheduler.step import SequenceOutput, Step, StepOrderError
+
+
+class Scheduler:
+    """Decides what the engine computes. Called by one thread: `plan` and `apply` in turn, the rest at any time."""
+
+    def __init__(
+        self, config: SchedulerConfig, info: ExecutorInfo, clock: Callable[[], int] = time.monotonic_ns
+    ) -> None:
+        """`clock` returns nanoseconds. Raises ValueError if the pool is too small for `info.max_model_len` tokens."""
+        if info.max_model_len > info.num_pages * info.page_size:
+            raise ValueError(
+                f"max_model_len ({info.max_model_len}) is more than the KV pool holds "
+                f"({info.num_pages} pages of {info.page_size} tokens)"
+            )
+        self._config = config
+        self._max_model_len = info.max_model_len
+        self._page_size = info.page_size
+        self._clock = clock
+        self._aging_ns = int(config.aging_s * 1e9)
+        self.counters = Counters()
+        self._cache = KvCache(info.num_pages, info.page_size, self.counters)
+        self._live: dict[int, Sequence] = {}  # waiting and running, by id
+        self._waiting = RankedQueue()
+        self._running = RankedQueue()
+        self._arrivals = 0
+        self._steps = 0
+        self._step: Step | None = None  # in flight
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any sequence waits or runs. While it is true and no step is in flight, `plan` returns one."""
+        return bool(self._live)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def num_running(self) -> int:
+        return len(self._running)
+
+    def add(self, sequence: Sequence) -> None:
+        """Puts a new sequence in line.
+
+        Raises ValueError for an id in use, an empty prompt, and a prompt that leaves no room for a token in
+        max_model_len.
+        """
+        length = len(sequence.prompt_ids)
+        if sequence.sequence_id in self._live:
+            raise ValueError(f"sequence id {sequence.sequence_id} is in use")
+        if not 1 <= length < self._max_model_len:
+            raise ValueError(f"the prompt has {length} tokens, not 1 to {self._max_model_len - 1}")
+        self._arrivals += 1
+        sequence.rank = (sequence.arrival_ns - sequence.priority * self._aging_ns, self._arrivals)
+        self._live[sequence.sequence_id] = sequence
+        self._waiting.add(sequence)
+
+    def abort(self, sequence_id: int) -> bool:
+        """Ends a sequence as CANCELLED; False if no such sequence waits or runs. It yields no further output.
+
+        Its pages are free at once or, while a step is in flight, once that step's result is applied.
+        """
+        sequence = self._live.get(sequence_id)
+        if sequence is None:
+            return False
+        if sequence.state is SequenceState.WAITING:
+            self._waiting.remove(sequence)
+        else:
+            self._running.remove(sequence)
+            if self._step is None:
+                self._cache.release(sequence)
+            else:
+                self._step.aborted.append(sequence)
+        self._end(sequence, FinishReason.CANCELLED)
+        return True
+
+    def plan(self) -> StepPlan | None:
+        """The next step; None when there is nothing to do. Raises StepOrderError while a step is in flight."""
+        if self._step is not None:
+            raise StepOrderError(f"step {self._step.plan.number} is in flight")
+        if not self._live:
+            return None
+        step = Step(StepPlan(self._steps + 1, []), self._config.max_batch_tokens, self._clock())
+        decodes: list[Sequence] = []
+        prefills: deque[Sequence] = deque()
+        for sequence in self._running:
+            (decodes if sequence.num_tokens - sequence.num_computed == 1 else prefills).append(sequence)
+        for sequence in decodes:
+            self._schedule(step, sequence)
+        self._schedule_prefills(step, prefills)
+        self._steps += 1
+        self.counters.steps += 1
+        self.counters.computed_tokens += step.plan.num_tokens
+        self._step = step
+        return step.plan
+
+    def apply(self, plan: StepPlan, result: StepResult) -> list[SequenceOutput]:
+        """Takes in the result of the step in flight; returns its tokens, without those of sequences aborted meanwhile.
+
+        Raises StepOrderError, and changes nothing, if plan and result are not those of the step in flight.
+        """
+        step = self._step
+        sampled = {entry.sequence_id for entry in plan.sequences if entry.sampling is not None}
+        if step is None or step.plan is not plan:
+            raise StepOrderError(f"step {plan.number} is not in flight")
+        if result.number != plan.number or result.token_ids.keys() != sampled:
+            raise StepOrderError(f"result {result.number} does not fit step {plan.number}")
+        self._step = None
+        now = self._clock()
+        outputs = [
+            self._append_token(sequence, result.token_ids[sequence_id], now)
+            for sequence_id, sequence in step.sequences.items()
+            if sequence_id in sampled and sequence.state is SequenceState.RUNNING
+        ]
+        for sequence in step.aborted:
+            self._cache.release(sequence)
+        for page in step.given_up_pages:
+            self._cache.free(page)
+        return outputs
+
+    def reset(self) -> list[Sequence]:
+        """After a failed step: ends every sequence as ERROR and returns them. The cache is empty, every page free."""
+        failed = list(self._live.values())
+        aborted = self._step.aborted if self._step is not None else []
+        for sequence in failed + aborted:
+            sequence.path.clear()
+            sequence.page_table.clear()
+            sequence.num_computed = 0
+        for sequence in failed:
+            self._end(sequence, FinishReason.ERROR)
+        self._waiting.clear()
+        self._running.clear()
+        self._cache.clear()
+        self._step = None
+        return failed
+
+    def read_out_kv(self) -> KvReadOut:
+        """The KV pool's figures."""
+        return self._cache.read_out()
+
+    def read_out_requests(self) -> dict[str, int]:
+        """Size of every collection that holds an entry per sequence, by name. All are 0 when idle."""
+        return {
+            "scheduler_live": len(self._live),
+            "scheduler_waiting": len(self._waiting),
+            "scheduler_running": len(self._running),
+            "scheduler_in_flight": len(self._step.sequences) if self._step is not None else 0,
+        }
+
+    def check_idle(self) -> None:
+        """Raises AssertionError if anything is held though no sequence waits or runs. Costs next to nothing."""
+        assert not any(self.read_out_requests().values()), f"sequences left behind: {self.read_out_requests()}"
+        kv = self._cache.read_out()
+        assert kv.cached_pages_in_use == 0, f"cached pages are in use by nobody: {kv}"
+        assert kv.free_pages + kv.cached_pages == kv.total_pages, f"pages were lost: {kv}"
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError when the accounting of sequences or pages is broken. Walks the whole pool."""
+        waiting, running = list(self._waiting), list(self._running)
+        assert {s.sequence_id for s in waiting + running} == set(self._live), "a sequence is in no queue"
+        assert len(waiting) + len(running) == len(self._live), "a sequence is in two queues"
+        assert all(s.state is SequenceState.WAITING and not s.path and not s.page_table for s in waiting)
+        assert all(s.state is SequenceState.RUNNING and s.path for s in running)
+        assert len(running) <= self._config.max_num_seqs
+        aborted = self._step.aborted if self._step is not None else []
+        given_up = self._step.given_up_pages if self._step is not None else []
+        self._cache.check_integrity(running + aborted, given_up)
+        if not self._live and self._step is None:
+            self.check_idle()
+
+    def _schedule_prefills(self, step: Step, prefills: deque[Sequence]) -> None:
+        """Spends the rest of the budget by rank on running prefills and on waiting sequences that can be admitted."""
+        while step.budget > 0:
+            if prefills and not (self._waiting and self._waiting.first.rank < prefills[0].rank):
+                sequence = prefills.popleft()
+            elif self._can_admit(step):
+                sequence = self._admit()
+            elif prefills:
+                sequence = prefills.popleft()
+            else:
+                break
+            self._schedule(step, sequence)
+
+    def _schedule(self, step: Step, sequence: Sequence) -> None:
+        """Adds a sequence's next tokens to the step, as many as budget and pages allow."""
+        if sequence.state is not SequenceState.RUNNING:
+            return  # preempted a moment ago for one before it
+        first_prefill = not sequence.output_ids and sequence.preemptions == 0
+        if sequence.num_tokens - sequence.num_computed > 1:
+            gained = self._cache.take_shared(sequence)
+            if first_prefill:
+                sequence.cached_tokens += gained
+                self.counters.prefix_hit_tokens += gained
+        start = sequence.num_computed
+        end = self._secure_pages(step, sequence, min(sequence.num_tokens, start + step.budget))
+        if end == start:
+            return
+        if first_prefill:
+            self.counters.prefix_miss_tokens += end - start
+        if sequence.first_scheduled_ns is None:
+            sequence.first_scheduled_ns = step.started_ns
+        step.plan.sequences.append(self._sequence_plan(sequence, start, end))
+        step.sequences[sequence.sequence_id] = sequence
+        step.budget -= end - start
+        # After the plan has its copy of the page table: the step writes the pages that commit gives up.
+        step.given_up_pages += self._cache.commit(sequence, end)
+
+    def _sequence_plan(self, sequence: Sequence, start: int, end: int) -> SequencePlan:
+        job = None
+        if end == sequence.num_tokens:
+            job = SamplingJob(sequence.sampling, sequence.prompt_ids, sequence.output_ids, sequence.forbidden_ids())
+        return SequencePlan(
+            sequence_id=sequence.sequence_id,
+            token_ids=sequence.token_slice(start, end),
+            start=start,
+            page_table=sequence.page_table.copy(),
+            sampling=job,
+        )
+
+    def _secure_pages(self, step: Step, sequence: Sequence, end: int) -> int:
+        """Gives a sequence pages for its tokens up to `end`; returns how far they reach, at most `end`."""
+        while len(sequence.page_table) * self._page_size < end:
+            if self._cache.grow(sequence):
+                continue
+            step.short_of_pages = True
+            if not self._preempt_behind(step, sequence):
+                return len(sequence.page_table) * self._page_size
+        return end
+
+    def _preempt_behind(self, step: Step, sequence: Sequence) -> bool:
+        """Preempts the last running sequence, unless it is in the step; False if there is none behind `sequence`."""
+        for victim in reversed(self._running):
+            if victim is sequence:
+                return False
+            if victim.sequence_id not in step.sequences:
+                self._running.remove(victim)
+                self._cache.release(victim)
+                victim.state = SequenceState.WAITING
+                victim.preemptions += 1
+                self._waiting.add(victim)
+                self.counters.preemptions += 1
+                return True
+        raise AssertionError("a sequence that does not run asked for pages")
+
+    def _can_admit(self, step: Step) -> bool:
+        """Whether the first sequence in line may run. Nobody goes before it: a long prompt would wait for ever."""
+        return (
+            len(self._waiting) > 0
+            and len(self._running) < self._config.max_num_seqs
+            and not step.short_of_pages
+            and self._fits(self._waiting.first)
+        )
+
+    def _admit(self) -> Sequence:
+        sequence = self._waiting.first
+        self._waiting.remove(sequence)
+        self._running.add(sequence)
+        sequence.state = SequenceState.RUNNING
+        self._cache.open(sequence)
+        return sequence
+
+    def _fits(self, sequence: Sequence) -> bool:
+        """Whether the pool holds all tokens of a waiting sequence, those that running prefills still lack, and one page
+        more for each running sequence: otherwise its admission would soon cost a preemption."""
+        needed = self._cache.pages_for(sequence.num_tokens)
+        for other in self._running:
+            needed += 1 + self._cache.pages_for(other.num_tokens) - len(other.page_table)
+        available = self._cache.num_available
+        return needed <= available or needed - self._cache.count_shared_in_use(sequence) <= available
+
+    def _append_token(self, sequence: Sequence, token_id: int, now: int) -> SequenceOutput:
+        may_stop = len(sequence.output_ids) >= sequence.stop.min_tokens
+        sequence.output_ids.append(token_id)
+        if sequence.first_token_ns is None:
+            sequence.first_token_ns = now
+        sequence.last_token_ns = now
+        reason: FinishReason | None = None
+        if may_stop and token_id in sequence.stop.stop_token_ids:
+            reason = FinishReason.STOP
+            sequence.stop_token_id = token_id
+        elif len(sequence.output_ids) >= sequence.stop.max_tokens or sequence.num_tokens >= self._max_model_len:
+            reason = FinishReason.LENGTH
+        if reason is not None:
+            self._running.remove(sequence)
+            self._cache.release(sequence)
+            self._end(sequence, reason)
+        return SequenceOutput(sequence, token_id, reason)
+
+    def _end(self, sequence: Sequence, reason: FinishReason) -> None:
+        sequence.state = SequenceState.FINISHED
+        sequence.finish_reason = reason
+        del self._live[sequence.sequence_id]

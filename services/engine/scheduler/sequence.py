@@ -1,0 +1,80 @@
+"""A request as the scheduler sees it: token ids, what of them is computed, and where it stands in line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from services.engine.plan import SamplingParams, StopParams
+from services.engine.scheduler.prefix_tree import PrefixNode
+
+
+class FinishReason(Enum):
+    """Why a sequence ended."""
+
+    STOP = auto()  # a stop token id, `Sequence.stop_token_id` says which
+    LENGTH = auto()  # max_tokens or the model's length
+    CANCELLED = auto()
+    ERROR = auto()  # a step failed
+
+
+class SequenceState(Enum):
+    WAITING = auto()  # new, or preempted; holds no pages
+    RUNNING = auto()  # has a seat in the batch and holds pages
+    FINISHED = auto()
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One request's token ids and progress.
+
+    The caller sets the fields of the first group; from `Scheduler.add` on, the scheduler owns and changes all others.
+    Times are nanoseconds of the scheduler's clock, None until they happen.
+    """
+
+    sequence_id: int  # unique in this engine
+    prompt_ids: list[int]
+    sampling: SamplingParams
+    stop: StopParams
+    arrival_ns: int
+    cache_salt: str = ""
+    priority: int = 0  # higher first
+
+    output_ids: list[int] = field(default_factory=list)
+    state: SequenceState = SequenceState.WAITING
+    finish_reason: FinishReason | None = None
+    stop_token_id: int | None = None
+    rank: tuple[int, int] = (0, 0)  # place in line, lower first; never changes once the scheduler has set it
+
+    num_computed: int = 0  # leading tokens whose keys and values are in pages, those of the step in flight included
+    cached_tokens: int = 0  # prompt tokens that the first prefill took from the prefix cache
+    preemptions: int = 0
+    page_table: list[int] = field(default_factory=list)
+    path: list[PrefixNode] = field(default_factory=list)  # root, then one node per full page of `page_table`
+
+    first_scheduled_ns: int | None = None
+    first_token_ns: int | None = None
+    last_token_ns: int | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of prompt and output."""
+        return len(self.prompt_ids) + len(self.output_ids)
+
+    @property
+    def num_full_pages(self) -> int:
+        """Leading pages of `page_table` that are nodes of the prefix tree; those behind them are the sequence's own."""
+        return max(len(self.path) - 1, 0)
+
+    def token_slice(self, start: int, stop: int) -> list[int]:
+        """Token ids at positions `start` … `stop - 1` of prompt and output."""
+        prompt_length = len(self.prompt_ids)
+        if start >= prompt_length:
+            return self.output_ids[start - prompt_length : stop - prompt_length]
+        if stop <= prompt_length:
+            return self.prompt_ids[start:stop]
+        return self.prompt_ids[start:] + self.output_ids[: stop - prompt_length]
+
+    def forbidden_ids(self) -> frozenset[int]:
+        """Ids that the next token must not be: the stop ids, until min_tokens are out."""
+        return self.stop.stop_token_ids if len(self.output_ids) < self.stop.min_tokens else frozenset()

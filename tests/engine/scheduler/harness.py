@@ -1,0 +1,141 @@
+"""A scheduler with an executor beside it, driven step by step; the accounting is checked at every turn."""
+
+from __future__ import annotations
+
+from itertools import count
+
+from services.engine.executor.base import ExecutorInfo
+from services.engine.plan import SamplingParams, SequencePlan, StepPlan, StopParams
+from services.engine.scheduler.config import SchedulerConfig
+from services.engine.scheduler.scheduler import Scheduler
+from services.engine.scheduler.sequence import FinishReason, Sequence, SequenceState
+from services.engine.scheduler.step import SequenceOutput
+from tests.engine.scheduler.paged_executor import PagedExecutor, lone_run
+
+
+class Clock:
+    """One millisecond passes whenever it is read."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+
+    def __call__(self) -> int:
+        self.now_ns += 1_000_000
+        return self.now_ns
+
+    def advance(self, seconds: float) -> None:
+        self.now_ns += int(seconds * 1e9)
+
+
+class Harness:
+    """What the engine thread does, one call at a time."""
+
+    def __init__(
+        self,
+        *,
+        num_pages: int = 64,
+        page_size: int = 4,
+        max_model_len: int | None = None,
+        vocab_size: int = 97,
+        max_batch_tokens: int = 32,
+        max_num_seqs: int = 16,
+        aging_s: float = 10.0,
+    ) -> None:
+        self.info = ExecutorInfo(num_pages, page_size, vocab_size, max_model_len or num_pages * page_size)
+        self.clock = Clock()
+        config = SchedulerConfig(max_batch_tokens=max_batch_tokens, max_num_seqs=max_num_seqs, aging_s=aging_s)
+        self.scheduler = Scheduler(config, self.info, self.clock)
+        self.executor = PagedExecutor(self.info)
+        self.received: dict[int, list[int]] = {}  # tokens that apply returned, by sequence id
+        self._ids = count(1)
+        self._sequences: dict[int, Sequence] = {}
+        self._in_flight: StepPlan | None = None
+
+    def add(
+        self,
+        prompt_ids: list[int],
+        *,
+        max_tokens: int = 8,
+        min_tokens: int = 0,
+        stop_ids: frozenset[int] = frozenset(),
+        cache_salt: str = "",
+        priority: int = 0,
+    ) -> Sequence:
+        sequence = Sequence(
+            sequence_id=next(self._ids),
+            prompt_ids=list(prompt_ids),
+            sampling=SamplingParams(temperature=0.0),
+            stop=StopParams(max_tokens=max_tokens, min_tokens=min_tokens, stop_token_ids=stop_ids),
+            arrival_ns=self.clock(),
+            cache_salt=cache_salt,
+            priority=priority,
+        )
+        self.scheduler.add(sequence)
+        self._sequences[sequence.sequence_id] = sequence
+        self.received[sequence.sequence_id] = []
+        return sequence
+
+    def plan(self) -> StepPlan | None:
+        """Starts a step. There must be one whenever there is work."""
+        plan = self.scheduler.plan()
+        self.scheduler.check_integrity()
+        if self.scheduler.has_work:
+            assert plan is not None
+            assert plan.sequences, "there is work, and yet the step is empty"
+        for entry in plan.sequences if plan is not None else []:
+            assert self._sequences[entry.sequence_id].state is SequenceState.RUNNING, "preempted within its own step"
+        self._in_flight = plan
+        return plan
+
+    def apply(self) -> list[SequenceOutput]:
+        """Runs the step that `plan` started."""
+        assert self._in_flight is not None
+        plan, self._in_flight = self._in_flight, None
+        outputs = self.scheduler.apply(plan, self.executor.execute(plan))
+        self.scheduler.check_integrity()
+        for output in outputs:
+            self.received[output.sequence.sequence_id].append(output.token_id)
+            assert output.finish_reason is output.sequence.finish_reason
+        return outputs
+
+    def step(self) -> StepPlan | None:
+        plan = self.plan()
+        if plan is not None:
+            self.apply()
+        return plan
+
+    def run(self, max_steps: int = 10_000) -> list[StepPlan]:
+        """Steps until nothing is left to do."""
+        plans: list[StepPlan] = []
+        while self.scheduler.has_work:
+            plan = self.step()
+            assert plan is not None
+            plans.append(plan)
+            assert len(plans) < max_steps, "no end in sight"
+        return plans
+
+    def expected(self, sequence: Sequence) -> list[int]:
+        return lone_run(sequence.prompt_ids, sequence.stop, self.info)
+
+    def assert_complete(self, sequence: Sequence) -> None:
+        """The sequence ended by itself with exactly the tokens of its lone run."""
+        assert sequence.finish_reason in {FinishReason.STOP, FinishReason.LENGTH}
+        assert sequence.output_ids == self.expected(sequence)
+        assert self.received[sequence.sequence_id] == sequence.output_ids
+
+    def assert_idle(self) -> None:
+        assert not self.scheduler.has_work
+        self.scheduler.check_idle()
+        assert not any(self.scheduler.read_out_requests().values())
+        kv = self.scheduler.read_out_kv()
+        assert kv.free_pages + kv.cached_pages == kv.total_pages
+
+
+def entry_of(plan: StepPlan, sequence: Sequence) -> SequencePlan | None:
+    """A sequence's part of a plan."""
+    return next((entry for entry in plan.sequences if entry.sequence_id == sequence.sequence_id), None)
+
+
+def prompt(length: int, seed: int = 0) -> list[int]:
+    """Token ids that differ from the first one on between seeds."""
+    return [(seed * 31 + position * 7) % 97 for position in range(length)]

@@ -1,0 +1,87 @@
+"""An executor whose next token depends on every token before it, as read back through the pages.
+
+A slot of a page holds a digest of the whole prefix that ends there, made from the digest in the slot before it: like
+real keys and values, it depends on all that came before. A page wrongly shared or reused, a token lost or doubled
+changes what follows; a slot that is read before it is written, or written twice in one step, fails at once.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+from services.engine.executor.base import ExecutorInfo
+from services.engine.plan import SamplingJob, SequencePlan, StepPlan, StepResult, StopParams
+
+
+def extend_digest(digest: int, token_id: int) -> int:
+    return zlib.crc32(token_id.to_bytes(4, "little"), digest)
+
+
+def choose_token(digest: int, vocab_size: int, forbidden_ids: frozenset[int] = frozenset()) -> int:
+    """The token that follows a prefix. Never one of `forbidden_ids`."""
+    while (token_id := digest % vocab_size) in forbidden_ids:
+        digest = extend_digest(digest, token_id)
+    return token_id
+
+
+def lone_run(prompt_ids: list[int], stop: StopParams, info: ExecutorInfo) -> list[int]:
+    """The output of a request on its own, computed without pages, batches or a scheduler."""
+    digest = 0
+    for token_id in prompt_ids:
+        digest = extend_digest(digest, token_id)
+    output: list[int] = []
+    while len(output) < stop.max_tokens and len(prompt_ids) + len(output) < info.max_model_len:
+        may_stop = len(output) >= stop.min_tokens
+        token_id = choose_token(digest, info.vocab_size, frozenset() if may_stop else stop.stop_token_ids)
+        output.append(token_id)
+        if may_stop and token_id in stop.stop_token_ids:
+            break
+        digest = extend_digest(digest, token_id)
+    return output
+
+
+class PagedExecutor:
+    """Implements `Executor` over a dict of slots."""
+
+    def __init__(self, info: ExecutorInfo) -> None:
+        self.info = info
+        self._slots: dict[tuple[int, int], int] = {}
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        written: set[tuple[int, int]] = set()
+        # In the plan's order: a sequence that shares pages with an earlier one of the same step must come after it.
+        digests = [self._write(sequence, written) for sequence in plan.sequences]
+        sampled: dict[int, int] = {}
+        for sequence, digest in zip(plan.sequences, digests, strict=True):
+            job = sequence.sampling
+            if job is not None:
+                self._check_history(sequence, job)
+                sampled[sequence.sequence_id] = choose_token(digest, self.info.vocab_size, job.forbidden_ids)
+        return StepResult(plan.number, sampled)
+
+    def close(self) -> None:
+        self._slots.clear()
+
+    def _write(self, plan: SequencePlan, written: set[tuple[int, int]]) -> int:
+        assert plan.token_ids, "a sequence without tokens is in the plan"
+        assert all(0 <= page < self.info.num_pages for page in plan.page_table)
+        digest = self._slots[self._slot(plan, plan.start - 1)] if plan.start else 0
+        for position, token_id in enumerate(plan.token_ids, start=plan.start):
+            slot = self._slot(plan, position)
+            assert slot not in written, "two sequences write one slot in the same step"
+            written.add(slot)
+            digest = self._slots[slot] = extend_digest(digest, token_id)
+        return digest
+
+    def _check_history(self, plan: SequencePlan, job: SamplingJob) -> None:
+        """Every slot of the sequence must hold the digest of its own history, not only the one before the last."""
+        history = [*job.prompt_ids, *job.output_ids]
+        assert len(history) == plan.start + len(plan.token_ids), "the last token computed is not the last known"
+        digest = 0
+        for position, token_id in enumerate(history):
+            digest = extend_digest(digest, token_id)
+            assert self._slots[self._slot(plan, position)] == digest, f"position {position} was overwritten"
+
+    def _slot(self, plan: SequencePlan, position: int) -> tuple[int, int]:
+        page_size = self.info.page_size
+        return plan.page_table[position // page_size], position % page_size
