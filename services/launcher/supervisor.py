@@ -97,7 +97,7 @@ class Supervisor:
     def request_stop(self) -> None:
         """What SIGINT and SIGTERM do: the first time stop in order, the second time kill."""
         if not self._stop.is_set():
-            self._log.say("stopping; once more to kill at once")
+            self._log.say("stopping; a second Ctrl-C kills at once")
             self._stop.set()
             return
         self.killed = True

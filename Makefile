@@ -1,0 +1,95 @@
+# Postroad. `make help` lists the targets. Needed: Python 3.11 to 3.13, pip, make and g++.
+
+# The interpreter that .venv is made from: the first of these that runs.
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do $$p -c '' 2>/dev/null && echo $$p && break; done)
+# Asked for torch's CPU build when pip's own sources do not have it.
+TORCH_INDEX_URL ?= https://download.pytorch.org/whl/cpu
+export TORCH_INDEX_URL
+
+VENV_PYTHON := .venv/bin/python
+INSTALL := $(or $(PYTHON),python3) requirements/install.py
+
+# make serve
+MODEL ?=
+PORT ?= 8000
+GATEWAY_FLAGS ?=
+TOKENIZER_FLAGS ?=
+ENGINE_FLAGS ?=
+DETOKENIZER_FLAGS ?=
+LAUNCHER_FLAGS ?=
+# make chat
+URL ?= http://127.0.0.1:$(PORT)
+# make test
+TESTS ?= tests
+PYTEST_FLAGS ?=
+# make bench-pipe
+BENCH_FLAGS ?=
+# make lock, for instance LOCK_FLAGS=--upgrade
+LOCK_FLAGS ?=
+
+CHECKED := services tests protos requirements
+LOCK_ENV := build/lock-env
+COMPILE = CUSTOM_COMPILE_COMMAND='make lock' $(LOCK_ENV)/bin/pip-compile --quiet --no-emit-options --strip-extras \
+	--annotation-style=line --unsafe-package=torch --constraint=requirements/torch.txt \
+	$(addprefix --extra-index-url=,$(TORCH_INDEX_URL)) $(LOCK_FLAGS)
+extras = $(addprefix --extra=,$(1))
+
+.DEFAULT_GOAL := help
+.PHONY: help serve chat test test-all check format protos lock bench-pipe clean serve-env dev-env
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
+
+serve: serve-env ## run the four services here (MODEL=, PORT=, ENGINE_FLAGS=, …; see README)
+	@$(VENV_PYTHON) -m services.launcher --port=$(PORT) $(if $(MODEL),--model='$(MODEL)') \
+		$(if $(GATEWAY_FLAGS),--gateway-flags='$(GATEWAY_FLAGS)') \
+		$(if $(TOKENIZER_FLAGS),--tokenizer-flags='$(TOKENIZER_FLAGS)') \
+		$(if $(ENGINE_FLAGS),--engine-flags='$(ENGINE_FLAGS)') \
+		$(if $(DETOKENIZER_FLAGS),--detokenizer-flags='$(DETOKENIZER_FLAGS)') $(LAUNCHER_FLAGS)
+
+chat: serve-env ## chat in the terminal with the running gateway (URL=, PORT=)
+	@$(VENV_PYTHON) -m services.chat --url='$(URL)'
+
+test: dev-env ## the fast tests (TESTS=tests/engine, PYTEST_FLAGS=…)
+	$(VENV_PYTHON) -m pytest -q -m 'not slow' $(PYTEST_FLAGS) $(TESTS)
+
+test-all: dev-env ## every test
+	$(VENV_PYTHON) -m pytest -q $(PYTEST_FLAGS) $(TESTS)
+
+check: dev-env ## format, lint and types, as the pre-commit hooks do
+	$(VENV_PYTHON) -m ruff format --check $(CHECKED)
+	$(VENV_PYTHON) -m ruff check $(CHECKED)
+	$(VENV_PYTHON) -m mypy
+
+format: dev-env ## format the code
+	$(VENV_PYTHON) -m ruff format $(CHECKED)
+	$(VENV_PYTHON) -m ruff check --fix $(CHECKED)
+
+protos: dev-env ## generate services/pb from protos/
+	$(VENV_PYTHON) protos/build.py
+
+bench-pipe: dev-env ## what the road costs per token, without a model (BENCH_FLAGS=…)
+	$(VENV_PYTHON) -m tests.bench.pipe $(BENCH_FLAGS)
+
+lock: $(LOCK_ENV)/bin/pip-compile ## pin the dependencies of pyproject.toml anew (LOCK_FLAGS=--upgrade)
+	$(COMPILE) $(call extras,gateway tokenizer detokenizer engine tools dev) -o requirements/dev.txt pyproject.toml
+	$(COMPILE) -c requirements/dev.txt --no-annotate $(call extras,gateway tokenizer detokenizer engine tools) \
+		-o requirements/serve.txt pyproject.toml
+	for service in gateway tokenizer detokenizer engine; do \
+		$(COMPILE) -c requirements/dev.txt --no-annotate --extra=$$service \
+			-o requirements/$$service.txt pyproject.toml || exit 1; \
+	done
+
+$(LOCK_ENV)/bin/pip-compile:
+	$(PYTHON) -m venv $(LOCK_ENV)
+	$(LOCK_ENV)/bin/python -m pip install --quiet --disable-pip-version-check pip-tools==7.6.2
+
+clean: ## remove what was generated and installed
+	rm -rf .venv .run build dist services/pb .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	find services tests protos requirements -name __pycache__ -type d -prune -exec rm -rf {} +
+
+serve-env:
+	@$(INSTALL) serve
+
+dev-env:
+	@$(INSTALL) dev
