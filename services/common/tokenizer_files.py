@@ -12,6 +12,7 @@ from structlog.typing import FilteringBoundLogger
 from services.pb.postroad.v1 import engine_pb2, engine_pb2_grpc
 
 RETRY_SECONDS = 0.2
+RETRY_UNUSABLE_SECONDS = 5.0  # files that cannot be used are not likely to be better soon
 Load = Callable[[Mapping[str, bytes], engine_pb2.GetModelResponse], Awaitable[None]]
 
 
@@ -51,9 +52,12 @@ async def keep_loaded(channel: grpc.aio.Channel, load: Load, log: FilteringBound
                 loaded = model.tokenizer_fingerprint
                 log.info("tokenizer files loaded", model=model.model, fingerprint=loaded[:12])
             await _disconnected(channel)
-        except (grpc.aio.AioRpcError, ValueError) as error:
+        except grpc.aio.AioRpcError as error:
             log.debug("no tokenizer files yet", error=str(error))
             await asyncio.sleep(RETRY_SECONDS)
+        except ValueError as error:
+            log.error("unusable tokenizer files", error=str(error))
+            await asyncio.sleep(RETRY_UNUSABLE_SECONDS)
 
 
 async def _disconnected(channel: grpc.aio.Channel) -> None:

@@ -1,0 +1,150 @@
+"""The RPC edge of the tokenizer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import grpc
+from structlog.typing import FilteringBoundLogger
+
+from services.common.errors import InvalidArgument, NotReady, PostroadError, rpc_errors
+from services.common.live_requests import LiveRequests
+from services.common.request_context import RequestContext
+from services.common.tracing import Tracing
+from services.pb.postroad.v1 import debug_pb2, tokenizer_pb2, tokenizer_pb2_grpc
+from services.tokenizer.chat import parse_chat
+from services.tokenizer.metrics import TokenizerMetrics
+from services.tokenizer.model_tokenizer import ModelTokenizer
+from services.tokenizer.worker_pool import WorkerPool
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+@dataclass(slots=True)
+class _Request:
+    """One request while it is in the station."""
+
+    arrival_ns: int  # time.perf_counter_ns
+    tokens: int = 0
+    outcome: str = "ok"
+
+    def elapsed_us(self) -> int:
+        return (time.perf_counter_ns() - self.arrival_ns) // 1000
+
+
+class TokenizerService(tokenizer_pb2_grpc.TokenizerServicer):
+    """Encode and RenderChat with the tokenizer files that `load` was last called with."""
+
+    def __init__(
+        self,
+        pool: WorkerPool,
+        live: LiveRequests,
+        metrics: TokenizerMetrics,
+        tracing: Tracing,
+        log: FilteringBoundLogger,
+    ) -> None:
+        self._pool = pool
+        self._live = live
+        self._metrics = metrics
+        self._tracing = tracing
+        self._log = log
+        self._tokenizer: ModelTokenizer | None = None
+
+    async def load(self, files: Mapping[str, bytes]) -> None:
+        """Takes the engine's tokenizer files; requests that run keep the tokenizer they began with."""
+        self._tokenizer = await asyncio.to_thread(ModelTokenizer.from_files, files)
+
+    def read_out(self) -> debug_pb2.ReadOutResponse:
+        """What the station holds at this moment."""
+        return debug_pb2.ReadOutResponse(
+            requests={"live_requests": len(self._live), "pending_jobs": self._pool.pending}
+        )
+
+    async def Encode(self, request: tokenizer_pb2.EncodeRequest, context: Context) -> tokenizer_pb2.EncodeResponse:
+        async with self._request("encode", context) as (current, tokenizer):
+            if not request.texts:
+                raise InvalidArgument("texts: must have at least one entry", "texts")
+            response = await self._pool.run(request.ByteSize(), partial(_encode, tokenizer, request))
+            current.tokens = sum(len(encoding.ids) for encoding in response.encodings)
+            response.elapsed_us = current.elapsed_us()
+        return response
+
+    async def RenderChat(
+        self, request: tokenizer_pb2.RenderChatRequest, context: Context
+    ) -> tokenizer_pb2.RenderChatResponse:
+        async with self._request("render_chat", context) as (current, tokenizer):
+            response = await self._pool.run(request.ByteSize(), partial(_render_chat, tokenizer, request))
+            current.tokens = len(response.ids)
+            response.elapsed_us = current.elapsed_us()
+        return response
+
+    @asynccontextmanager
+    async def _request(self, method: str, context: Context) -> AsyncIterator[tuple[_Request, ModelTokenizer]]:
+        """Around a handler's body: errors, the count of live requests, metrics, span and log line."""
+        caller = RequestContext.from_grpc(context)
+        current = _Request(arrival_ns=time.perf_counter_ns())
+        span = self._tracing.open(f"tokenizer.{method}", caller.traceparent)
+        try:
+            async with rpc_errors(context, self._log, caller.request_id):
+                try:
+                    with self._live.enter():
+                        if self._tokenizer is None:
+                            raise NotReady("the tokenizer files have not arrived from the engine yet")
+                        yield current, self._tokenizer
+                except PostroadError as error:
+                    current.outcome = error.reason.lower()
+                    raise
+                except asyncio.CancelledError:
+                    current.outcome = "cancelled"
+                    raise
+                except Exception:
+                    current.outcome = "internal"
+                    raise
+        finally:
+            self._report(method, caller.request_id, current)
+            failed = current.outcome not in ("ok", "cancelled")
+            span.end({"postroad.tokens": current.tokens}, current.outcome if failed else None)
+
+    def _report(self, method: str, request_id: str, current: _Request) -> None:
+        elapsed_us = current.elapsed_us()
+        self._metrics.seconds.labels(method).observe(elapsed_us / 1e6)
+        self._metrics.requests.labels(method, current.outcome).inc()
+        self._metrics.tokens.inc(current.tokens)
+        self._log.info(
+            "request",
+            request_id=request_id,
+            method=method,
+            outcome=current.outcome,
+            tokens=current.tokens,
+            tokenise_ms=round(elapsed_us / 1000, 3),
+        )
+
+
+# The responses are built by the worker as well: a million ids take tens of milliseconds.
+
+
+def _encode(tokenizer: ModelTokenizer, request: tokenizer_pb2.EncodeRequest) -> tokenizer_pb2.EncodeResponse:
+    add_special_tokens = request.add_special_tokens if request.HasField("add_special_tokens") else True
+    encodings = [tokenizer.encode(text, add_special_tokens=add_special_tokens) for text in request.texts]
+    return tokenizer_pb2.EncodeResponse(encodings=[tokenizer_pb2.TokenIds(ids=ids) for ids in encodings])
+
+
+def _render_chat(
+    tokenizer: ModelTokenizer, request: tokenizer_pb2.RenderChatRequest
+) -> tokenizer_pb2.RenderChatResponse:
+    chat = parse_chat(
+        request.messages_json,
+        tools_json=request.tools_json if request.HasField("tools_json") else None,
+        template_kwargs_json=request.template_kwargs_json if request.HasField("template_kwargs_json") else None,
+        add_generation_prompt=request.add_generation_prompt if request.HasField("add_generation_prompt") else True,
+    )
+    prompt = tokenizer.render(chat)
+    # The template wrote every special token that it wants, the beginning-of-sequence token among them.
+    ids = tokenizer.encode(prompt, add_special_tokens=False)
+    return tokenizer_pb2.RenderChatResponse(prompt=prompt, ids=ids)

@@ -1,0 +1,22 @@
+"""The tokenizer's settings."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from services.common.settings import StationSettings
+
+
+class TokenizerSettings(StationSettings):
+    """Flags and environment variables of `python -m services.tokenizer`."""
+
+    station: ClassVar[str] = "tokenizer"
+
+    port: int = Field(50051, ge=0, le=65535, description="gRPC port; 0 lets the system choose.")
+    metrics_port: int = Field(9461, ge=0, le=65535, description="HTTP port of /metrics; 0 for none.")
+    engine: str = Field("127.0.0.1:50052", description="host:port of an engine, for the tokenizer files.")
+    threads: int = Field(2, ge=1, description="Threads for short requests; as many again for long ones.")
+    max_pending: int = Field(256, ge=1, description="Requests that wait or run at most; others are refused.")
+    max_pending_mib: int = Field(256, ge=1, description="Size of the requests that wait or run at most, MiB.")
