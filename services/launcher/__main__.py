@@ -14,7 +14,7 @@ from services.launcher.logs import MergedLog
 from services.launcher.ports import port_problems
 from services.launcher.road import Road, plan_road
 from services.launcher.settings import LauncherSettings
-from services.launcher.supervisor import Supervisor, supervise
+from services.launcher.supervisor import RestartPolicy, Supervisor, supervise
 
 STOP_MARGIN = 5.0  # seconds beyond the services' own drain time
 BANNER = """\
@@ -56,6 +56,7 @@ async def _serve(settings: LauncherSettings, road: Road) -> int:
             on_ready=lambda: log.banner(BANNER.format(url=road.url, logs=logs)),
             ready_timeout=settings.ready_timeout,
             stop_timeout=settings.drain_timeout + STOP_MARGIN,
+            policy=RestartPolicy(max_deaths=settings.max_deaths),
         )
         return await supervise(supervisor, log)
 

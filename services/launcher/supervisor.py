@@ -78,7 +78,7 @@ class Supervisor:
         on_ready: Callable[[], None],
         ready_timeout: float,
         stop_timeout: float,
-        policy: RestartPolicy | None = None,
+        policy: RestartPolicy,
     ) -> None:
         self._specs = specs
         self._log = log
@@ -87,7 +87,7 @@ class Supervisor:
         self._on_ready = on_ready
         self._ready_timeout = ready_timeout
         self._stop_timeout = stop_timeout
-        self._policy = policy or RestartPolicy()
+        self._policy = policy
         self._running: dict[str, ServiceProcess] = {}
         self._was_ready = False
         self._unready = asyncio.Event()

@@ -25,7 +25,7 @@ EXTRAS_OF = {
 
 def pins(name: str) -> dict[str, Version]:
     """The versions of a lock file by canonical package name; each line must be an exact pin."""
-    versions = {}
+    versions: dict[str, Version] = {}
     for line in (ROOT / "requirements" / f"{name}.txt").read_text().splitlines():
         if text := line.partition("#")[0].strip():
             package, equals, version = text.partition("==")

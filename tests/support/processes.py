@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -40,18 +39,18 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = 30.0) 
 class Program:
     """A running program in a process group of its own; its output (both streams) is kept and waited on by line."""
 
-    def __init__(self, argv: Sequence[str], env: dict[str, str] | None = None, cwd: Path | None = None) -> None:
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> None:
         self._process = subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env={**os.environ, **(env or {})},
-            cwd=cwd,
+            env=env,
             process_group=0,
         )
-        self._new_lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._new_lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()  # None: the end
+        self._at_end = False
         self.lines: list[str] = []  # what `wait_for_line` and `wait` have seen
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -74,16 +73,13 @@ class Program:
     def wait_for_line(self, wanted: Callable[[str], bool], what: str, seconds: float = 60.0) -> str:
         """The next line that is `wanted`. Raises AssertionError with the output when it ends or takes too long."""
         deadline = time.monotonic() + seconds
-        while True:
-            try:
-                line = self._new_lines.get(timeout=max(0.0, deadline - time.monotonic()))
-            except queue.Empty:
-                raise AssertionError(f"{what}: not within {seconds} s; output:\n{self.text}") from None
-            if line is None:
-                raise AssertionError(f"{what}: the program ended; output:\n{self.text}")
-            self.lines.append(line)
-            if wanted(line):
-                return line
+        try:
+            while (line := self._next_line(deadline - time.monotonic())) is not None:
+                if wanted(line):
+                    return line
+        except queue.Empty:
+            raise AssertionError(f"{what}: not within {seconds} s; output:\n{self.text}") from None
+        raise AssertionError(f"{what}: the program ended; output:\n{self.text}")
 
     def send(self, number: signal.Signals) -> None:
         """A signal to the program alone."""
@@ -92,9 +88,18 @@ class Program:
     def wait(self, seconds: float = 60.0) -> int:
         """Waits for the end; returns the exit code (negative: a signal). `lines` is complete then."""
         code = self._process.wait(seconds)
-        while (line := self._new_lines.get(timeout=seconds)) is not None:
-            self.lines.append(line)
+        while self._next_line(seconds) is not None:
+            pass
         return code
+
+    def _next_line(self, seconds: float) -> str | None:
+        """The next line, noted in `lines`; None at the end. Raises queue.Empty."""
+        line = None if self._at_end else self._new_lines.get(timeout=max(0.0, seconds))
+        if line is None:
+            self._at_end = True
+        else:
+            self.lines.append(line)
+        return line
 
     def __enter__(self) -> Self:
         return self
