@@ -108,10 +108,11 @@ class Stack:
             if is_alive(launcher.pid):
                 launcher.send(signal.SIGTERM)
             launcher.wait(STOP_SECONDS)
-            left = [pid for pid in family if is_alive(pid)]
-            for pid in left:
-                os.kill(pid, signal.SIGKILL)
-            assert not left, f"processes outlived the launcher: {left}"
+            try:
+                wait_until(lambda: not any(map(is_alive, family)), f"the launcher's processes {family} ended", 5)
+            finally:
+                for pid in filter(is_alive, family):
+                    os.kill(pid, signal.SIGKILL)
 
     def _pid(self, service: str) -> int | None:
         try:
