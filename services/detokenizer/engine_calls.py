@@ -1,0 +1,46 @@
+"""Requests as calls of their own: a message per token, for engines that offer no frames and as a yardstick for them."""
+
+from __future__ import annotations
+
+import grpc
+
+from services.common.errors import EngineLost
+from services.common.request_context import RequestContext
+from services.detokenizer.engine_links import EngineLinks
+from services.detokenizer.token_sink import TokenSink, engine_error
+from services.pb.postroad.v1 import engine_pb2
+
+
+class CallTransport:
+    """An EngineTransport with one Engine.Generate call per request."""
+
+    def __init__(self) -> None:
+        self._links = EngineLinks()
+        self._calls = 0
+
+    async def run(
+        self, address: str, request: engine_pb2.GenerateRequest, caller: RequestContext, sink: TokenSink
+    ) -> None:
+        with self._links.use(address) as link:
+            call = link.stub.Generate(request, metadata=caller.metadata(), timeout=caller.time_remaining())
+            self._calls += 1
+            try:
+                async for message in call:
+                    if message.HasField("start"):
+                        sink.on_start(message.start)
+                    if message.HasField("end"):
+                        sink.on_end(message.token_ids, message.end)
+                        return
+                    sink.on_tokens(message.token_ids)
+            except grpc.aio.AioRpcError as error:
+                raise engine_error(error) from error
+            finally:
+                self._calls -= 1
+                call.cancel()
+        raise EngineLost("the engine ended the stream without a terminal event")
+
+    def read_out(self) -> dict[str, int]:
+        return {"engine_calls": self._calls}
+
+    async def close(self) -> None:
+        await self._links.close()

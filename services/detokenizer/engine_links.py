@@ -1,0 +1,78 @@
+"""Connections to engines, one per address, opened when needed and dropped when the engine is gone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import grpc
+
+from services.common.channels import open_channel
+from services.pb.postroad.v1 import engine_pb2_grpc
+
+
+@dataclass(eq=False, slots=True)
+class EngineLink:
+    """The channel to one engine. `users` counts the requests that hold it."""
+
+    address: str
+    channel: grpc.aio.Channel
+    stub: engine_pb2_grpc.EngineStub
+    users: int = 0
+
+
+class EngineLinks:
+    """All links by address. A link that is neither used nor connected is closed."""
+
+    def __init__(self) -> None:
+        self._links: dict[str, EngineLink] = {}
+        self._watchers: dict[EngineLink, asyncio.Task[None]] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._links)
+
+    @contextmanager
+    def use(self, address: str) -> Iterator[EngineLink]:
+        """Keeps the link to host:port `address` open, whatever becomes of the connection."""
+        link = self._links.get(address) or self._open(address)
+        link.users += 1
+        try:
+            yield link
+        finally:
+            link.users -= 1
+            self._close_if_gone(link)
+
+    async def close(self) -> None:
+        """Closes all links; their calls end."""
+        for link in list(self._links.values()):
+            self._close(link)
+        await asyncio.gather(*self._closing)
+
+    def _open(self, address: str) -> EngineLink:
+        # pick_first, one connection: a frame session and the calls that name it must meet at the same engine.
+        channel = open_channel(address, "pick_first")
+        link = self._links[address] = EngineLink(address, channel, engine_pb2_grpc.EngineStub(channel))
+        self._watchers[link] = asyncio.create_task(self._watch(link))
+        return link
+
+    async def _watch(self, link: EngineLink) -> None:
+        while True:
+            await link.channel.wait_for_state_change(link.channel.get_state())
+            self._close_if_gone(link)
+
+    def _close_if_gone(self, link: EngineLink) -> None:
+        if link.users == 0 and link.channel.get_state() != grpc.ChannelConnectivity.READY:
+            self._close(link)
+
+    def _close(self, link: EngineLink) -> None:
+        watcher = self._watchers.pop(link, None)
+        if watcher is None:
+            return  # closed already
+        watcher.cancel()
+        del self._links[link.address]
+        closing = asyncio.create_task(link.channel.close())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)

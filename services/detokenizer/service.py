@@ -1,0 +1,160 @@
+"""The RPC edge of the detokenizer."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import grpc
+from structlog.typing import FilteringBoundLogger
+
+from services.common.errors import Internal, InvalidArgument, NotReady, PostroadError, rpc_errors
+from services.common.live_requests import LiveRequests
+from services.common.request_context import ENGINE_KEY, RequestContext
+from services.common.tracing import Tracing
+from services.detokenizer.accounting import Timeline
+from services.detokenizer.loaded_tokenizer import LoadedTokenizer
+from services.detokenizer.pacing import Pacer
+from services.detokenizer.pipeline import TextPipeline
+from services.detokenizer.reporting import Departure, Reporter
+from services.detokenizer.stop import StopMatcher
+from services.detokenizer.text_stream import TextStream
+from services.detokenizer.token_sink import EngineTransport
+from services.pb.postroad.v1 import debug_pb2, detokenizer_pb2, detokenizer_pb2_grpc, engine_pb2
+
+MAX_STOPS = 16
+MAX_STOP_CHARS = 1024
+_ADDRESS = re.compile(r"[A-Za-z0-9._\-\[\]:]{1,255}:[0-9]{1,5}")
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class DetokenizerService(detokenizer_pb2_grpc.DetokenizerServicer):
+    """Generate and Decode with the tokenizer files that `load` was last called with.
+
+    `engine` is the address for requests whose metadata names none.
+    """
+
+    def __init__(
+        self,
+        *,
+        engine: str,
+        transport: EngineTransport,
+        pacer: Pacer,
+        live: LiveRequests,
+        reporter: Reporter,
+        tracing: Tracing,
+        log: FilteringBoundLogger,
+    ) -> None:
+        self._engine = engine
+        self._transport = transport
+        self._pacer = pacer
+        self._live = live
+        self._reporter = reporter
+        self._tracing = tracing
+        self._log = log
+        self._loaded: LoadedTokenizer | None = None
+        self._runs: set[asyncio.Task[None]] = set()  # engine calls; some return a little after their request has left
+
+    async def load(self, files: Mapping[str, bytes], vocab_size: int) -> None:
+        """Takes the engine's tokenizer files; requests that run keep what they began with."""
+        self._loaded = await asyncio.to_thread(LoadedTokenizer.from_files, files, vocab_size)
+
+    def read_out(self) -> debug_pb2.ReadOutResponse:
+        """What the station holds at this moment."""
+        held = {"live_requests": len(self._live), "engine_runs": len(self._runs), "paced_streams": len(self._pacer)}
+        return debug_pb2.ReadOutResponse(requests=held | self._transport.read_out())
+
+    async def Decode(self, request: detokenizer_pb2.DecodeRequest, context: Context) -> detokenizer_pb2.DecodeResponse:
+        caller = RequestContext.from_grpc(context)
+        skip = request.skip_special_tokens if request.HasField("skip_special_tokens") else True
+        async with rpc_errors(context, self._log, caller.request_id):
+            with self._live.enter():
+                text = await asyncio.to_thread(self._tokenizer().decode, request.ids, skip_special_tokens=skip)
+        return detokenizer_pb2.DecodeResponse(text=text)
+
+    async def Generate(self, request: detokenizer_pb2.GenerateTextRequest, context: Context) -> None:
+        # A coroutine that writes, not a generator that yields: a cancellation reaches its `finally` at once, whereas a
+        # generator that is suspended at `yield` learns of it when it is collected.
+        timeline = Timeline.begin()
+        caller = RequestContext.from_grpc(context)
+        span = self._tracing.open("detokenizer.generate", caller.traceparent)
+        departure = Departure()
+        try:
+            async with rpc_errors(context, self._log, caller.request_id):
+                with departure.noted(), self._live.enter():
+                    stream = departure.stream = self._open_stream(request, timeline)
+                    run = self._start_engine(replace(caller, traceparent=span.traceparent), request.request, stream)
+                    try:
+                        await self._send(stream, run, context, departure)
+                    finally:
+                        _leave_engine(run, stream)
+        finally:
+            self._reporter.report(caller, departure, timeline, span)
+
+    async def _send(self, stream: TextStream, run: asyncio.Task[None], context: Context, departure: Departure) -> None:
+        is_last = False
+        while not is_last:
+            delta = await stream.next_delta()
+            if is_last := delta.HasField("end"):
+                _leave_engine(run, stream)  # before a write that a slow caller may hold up
+            departure.messages += 1
+            await context.write(delta)
+
+    def _tokenizer(self) -> LoadedTokenizer:
+        if self._loaded is None:
+            raise NotReady("the tokenizer files have not arrived from the engine yet")
+        return self._loaded
+
+    def _open_stream(self, request: detokenizer_pb2.GenerateTextRequest, timeline: Timeline) -> TextStream:
+        _check_stops(request.stop)
+        skip = request.skip_special_tokens if request.HasField("skip_special_tokens") else True
+        prompt_ids = request.request.prompt_ids
+        pipeline = TextPipeline(
+            self._tokenizer().make_decoder(prompt_ids, skip_special_tokens=skip),
+            StopMatcher(request.stop, request.include_stop_str_in_output),
+            request.request.stop.min_tokens,
+        )
+        return TextStream(pipeline, self._pacer, timeline, len(prompt_ids), self._log)
+
+    def _start_engine(
+        self, caller: RequestContext, request: engine_pb2.GenerateRequest, stream: TextStream
+    ) -> asyncio.Task[None]:
+        address = caller.engine or self._engine
+        if not _ADDRESS.fullmatch(address):
+            raise InvalidArgument(f"{ENGINE_KEY}: must be host:port", ENGINE_KEY)
+        stream.timeline.engine_called = time.perf_counter_ns()
+        run = asyncio.create_task(self._run_engine(address, caller, request, stream))
+        self._runs.add(run)
+        run.add_done_callback(self._runs.discard)
+        return run
+
+    async def _run_engine(
+        self, address: str, caller: RequestContext, request: engine_pb2.GenerateRequest, stream: TextStream
+    ) -> None:
+        try:
+            await self._transport.run(address, request, caller, stream)
+        except PostroadError as error:
+            stream.on_error(error)
+        except Exception:
+            self._log.exception("unexpected error", request_id=caller.request_id)
+            stream.on_error(Internal("internal error"))
+
+
+def _leave_engine(run: asyncio.Task[None], stream: TextStream) -> None:
+    """Ends the engine's work on the request. Where the engine has ended it, the call returns by itself."""
+    if stream.needs_engine:
+        run.cancel()
+
+
+def _check_stops(stops: Sequence[str]) -> None:
+    if len(stops) > MAX_STOPS:
+        raise InvalidArgument(f"stop: at most {MAX_STOPS} strings, not {len(stops)}", "stop")
+    if any(not stop for stop in stops):
+        raise InvalidArgument("stop: a stop string must not be empty", "stop")
+    if any(len(stop) > MAX_STOP_CHARS for stop in stops):
+        raise InvalidArgument(f"stop: a stop string has at most {MAX_STOP_CHARS} characters", "stop")

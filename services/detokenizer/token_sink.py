@@ -1,0 +1,56 @@
+"""What passes between a request's engine call and its text, whichever way the tokens come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import grpc
+
+from services.common.errors import EngineLost, PostroadError, Unavailable, from_rpc
+from services.common.request_context import RequestContext
+from services.pb.postroad.v1 import engine_pb2
+
+
+class TokenSink(Protocol):
+    """Takes one request's tokens, on the event loop. Never raises: a fault in one request must not reach another.
+
+    After `on_end` or `on_error`, further calls are ignored.
+    """
+
+    def on_start(self, start: engine_pb2.StreamStart) -> None:
+        """Before the first token."""
+
+    def on_tokens(self, token_ids: Sequence[int]) -> None:
+        """The next tokens, in order."""
+
+    def on_end(self, token_ids: Sequence[int], end: engine_pb2.StreamEnd) -> None:
+        """The last tokens, if any, and the terminal event."""
+
+    def on_error(self, error: PostroadError) -> None:
+        """The request failed."""
+
+
+class EngineTransport(Protocol):
+    """Runs requests on engines."""
+
+    async def run(
+        self, address: str, request: engine_pb2.GenerateRequest, caller: RequestContext, sink: TokenSink
+    ) -> None:
+        """Runs one request on the engine at host:port `address`.
+
+        Returns once the engine is done with it. Raises PostroadError if the engine refuses or fails it, EngineLost if
+        it cannot be reached. Cancelling this coroutine ends the request in the engine.
+        """
+
+    def read_out(self) -> dict[str, int]:
+        """Size of every map that has an entry per request, by name."""
+
+    async def close(self) -> None:
+        """Closes all connections."""
+
+
+def engine_error(error: grpc.aio.AioRpcError) -> PostroadError:
+    """What a failed engine call says. Without a word from the engine itself, UNAVAILABLE means that it is gone."""
+    typed = from_rpc(error)
+    return EngineLost(f"the engine was lost: {typed.message}") if type(typed) is Unavailable else typed
