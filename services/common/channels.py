@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Literal
+from typing import Any, Literal
 
 import grpc
 
@@ -25,7 +25,16 @@ _CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
 )
 
 
-def open_channel(address: str, policy: Literal["pick_first", "round_robin"] = "pick_first") -> grpc.aio.Channel:
-    """A plaintext channel to host:port or dns:///name:port; `round_robin` uses all addresses of the name in turn."""
-    config = json.dumps({"loadBalancingConfig": [{policy: {}}]})
-    return grpc.aio.insecure_channel(address, options=[*_CHANNEL_OPTIONS, ("grpc.service_config", config)])
+def open_channel(
+    address: str, policy: Literal["pick_first", "round_robin"] = "pick_first", health_service: str | None = None
+) -> grpc.aio.Channel:
+    """A plaintext channel to host:port or dns:///name:port; `round_robin` uses all addresses of the name in turn.
+
+    With `health_service` (round_robin only) gRPC watches that service's health on each address and uses none that is
+    not SERVING: the channel is READY exactly when a call would be served.
+    """
+    config: dict[str, Any] = {"loadBalancingConfig": [{policy: {}}]}
+    if health_service is not None:
+        config["healthCheckConfig"] = {"serviceName": health_service}
+    options = [*_CHANNEL_OPTIONS, ("grpc.service_config", json.dumps(config))]
+    return grpc.aio.insecure_channel(address, options=options)

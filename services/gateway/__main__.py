@@ -1,0 +1,31 @@
+"""`python -m services.gateway`: settings → parts → run."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+
+import uvloop
+
+from services.common.logs import make_logger
+from services.common.tracing import Tracing
+from services.gateway.gateway import Gateway
+from services.gateway.server import run_gateway
+from services.gateway.settings import GatewaySettings
+
+
+async def main(settings: GatewaySettings) -> None:
+    """Runs the gateway until SIGTERM or SIGINT."""
+    log = make_logger(settings.station, settings.log_level, settings.log_format)
+    tracing = Tracing(settings.station, settings.otlp_endpoint)
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    try:
+        await run_gateway(Gateway(settings, tracing, log), stop)
+    finally:
+        tracing.close()
+
+
+if __name__ == "__main__":
+    uvloop.run(main(GatewaySettings.parse()))

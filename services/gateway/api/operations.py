@@ -1,0 +1,46 @@
+"""What operators and tests ask: GET /health, /ready, /metrics, /debug/read_out."""
+
+from __future__ import annotations
+
+import msgspec
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.requests import Request
+from starlette.responses import Response
+
+from services.gateway.errors import ApiError
+from services.gateway.gateway import Gateway
+
+
+class OperationsEndpoints:
+    """None of them waits for a station."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    async def health(self, _request: Request) -> Response:
+        """200: the process is alive."""
+        return _json({"status": "ok"})
+
+    async def ready(self, _request: Request) -> Response:
+        """200 only when a request would be served now; otherwise ApiError 503 that says what is missing."""
+        if self._gateway.draining:
+            raise _not_ready("the gateway is about to stop", "draining")
+        if missing := self._gateway.stations.missing:
+            raise _not_ready(f"not serving: {', '.join(missing)}", "not_ready")
+        return _json({"status": "ready"})
+
+    async def metrics(self, _request: Request) -> Response:
+        """Prometheus text."""
+        return Response(generate_latest(self._gateway.registry), media_type=CONTENT_TYPE_LATEST)
+
+    async def read_out(self, _request: Request) -> Response:
+        """What the gateway holds, in the form of `postroad.v1.ReadOutResponse`."""
+        return _json(self._gateway.read_out())
+
+
+def _not_ready(message: str, code: str) -> ApiError:
+    return ApiError(503, message, kind="server_error", code=code, retry_after=1)
+
+
+def _json(value: object) -> Response:
+    return Response(msgspec.json.encode(value), media_type="application/json")

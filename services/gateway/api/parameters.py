@@ -1,0 +1,161 @@
+"""The fields that chat and text completions share, after OpenAI's API and the extensions that vLLM made common."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from services.gateway.errors import invalid, unsupported
+from services.gateway.validation import require_length
+
+UINT32_MAX = 2**32 - 1
+MAX_STOPS, MAX_STOP_CHARACTERS = 16, 1024
+MAX_CACHE_SALT_BYTES = 256
+
+TokenId = Annotated[int, Meta(ge=0, le=UINT32_MAX)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+Probability = Annotated[float, Meta(ge=0, le=1)]
+TokenCount = Annotated[int, Meta(ge=1, le=UINT32_MAX)]
+
+
+class StreamOptions(msgspec.Struct):
+    """`stream_options`."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class UnsupportedFields(msgspec.Struct, kw_only=True):
+    """Fields of known meaning that this server does not have: refused by name rather than ignored in silence."""
+
+    n: Any = None
+    best_of: Any = None
+    logprobs: Any = None
+    top_logprobs: Any = None
+    prompt_logprobs: Any = None
+    echo: Any = None
+    suffix: Any = None
+    tools: Any = None
+    tool_choice: Any = None
+    functions: Any = None
+    function_call: Any = None
+    response_format: Any = None
+    audio: Any = None
+    modalities: Any = None
+    prediction: Any = None
+    web_search_options: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+    structured_outputs: Any = None
+    use_beam_search: Any = None
+    length_penalty: Any = None
+    allowed_token_ids: Any = None
+    bad_words: Any = None
+    truncate_prompt_tokens: Any = None
+    prompt_embeds: Any = None
+    chat_template: Any = None
+    documents: Any = None
+    continue_final_message: Any = None
+    return_token_ids: Any = None
+
+
+# Values that leave each feature off; null always does.
+OFF_VALUES: dict[str, tuple[Any, ...]] = {
+    "n": (1,),
+    "best_of": (1,),
+    "logprobs": (False,),
+    "top_logprobs": (0,),
+    "prompt_logprobs": (False,),
+    "echo": (False,),
+    "suffix": ("",),
+    "tools": ([],),
+    "tool_choice": ("none",),
+    "functions": ([],),
+    "function_call": ("none",),
+    "response_format": ({"type": "text"},),
+    "audio": (),
+    "modalities": (["text"], []),
+    "prediction": (),
+    "web_search_options": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "structured_outputs": (),
+    "use_beam_search": (False,),
+    "length_penalty": (1, 1.0),
+    "allowed_token_ids": (),
+    "bad_words": ([],),
+    "truncate_prompt_tokens": (),
+    "prompt_embeds": (),
+    "chat_template": (),
+    "documents": ([],),
+    "continue_final_message": (False,),
+    "return_token_ids": (False,),
+}
+
+
+class GenerationParameters(UnsupportedFields, kw_only=True):
+    """What a generation request says beside its prompt. null means the same as leaving a field out."""
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: TokenCount | None = None
+    min_tokens: Annotated[int, Meta(ge=0, le=UINT32_MAX)] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=UINT32_MAX)] | None = None  # -1 and 0: no limit
+    min_p: Probability | None = None
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
+    logit_bias: Annotated[dict[TokenId, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=1024)] | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: Annotated[list[TokenId], Meta(max_length=64)] | None = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    priority: Annotated[int, Meta(ge=-100, le=100)] | None = None
+    cache_salt: str | None = None
+    timings: bool | None = None  # our extension: the times of the request beside its usage
+
+    @property
+    def stops(self) -> list[str]:
+        """`stop` as a list."""
+        return [self.stop] if isinstance(self.stop, str) else self.stop or []
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether a stream ends with a chunk that has the usage."""
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    @property
+    def token_limit(self) -> int | None:
+        """Most tokens to generate; None for as many as fit."""
+        return self.max_tokens
+
+
+def check_parameters(body: GenerationParameters) -> None:
+    """Checks what types and ranges cannot say. Raises ApiError 400."""
+    stops = body.stops
+    require_length(stops, MAX_STOPS, "stop", "entries")
+    for index, stop in enumerate(stops):
+        param = "stop" if isinstance(body.stop, str) else f"stop[{index}]"
+        if not stop:
+            raise invalid(f"{param} must not be an empty string", param)
+        require_length(stop, MAX_STOP_CHARACTERS, param, "characters")
+    if body.cache_salt is not None and len(body.cache_salt.encode()) > MAX_CACHE_SALT_BYTES:
+        raise invalid(f"cache_salt must have at most {MAX_CACHE_SALT_BYTES} bytes", "cache_salt")
+    if body.token_limit is not None and (body.min_tokens or 0) > body.token_limit:
+        raise invalid(f"min_tokens must be at most max_tokens, {body.token_limit}", "min_tokens")
+    if body.stream_options is not None:
+        if not body.stream:
+            raise invalid("stream_options is only allowed when stream is true", "stream_options")
+        if body.stream_options.continuous_usage_stats:
+            raise unsupported("stream_options.continuous_usage_stats", "not supported; leave it out or set it to false")

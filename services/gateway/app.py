@@ -1,0 +1,75 @@
+"""The HTTP application: which path leads where, and how errors outside the endpoints look."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from services.gateway.api.chat import ChatDialect
+from services.gateway.api.completions import CompletionDialect
+from services.gateway.api.generation import GenerationEndpoint
+from services.gateway.api.models import ModelsEndpoints
+from services.gateway.api.operations import OperationsEndpoints
+from services.gateway.api.tokenize import TokenizeEndpoint
+from services.gateway.errors import ApiError
+from services.gateway.gateway import Gateway
+from services.gateway.middleware import RequestEdge
+
+
+def make_app(gateway: Gateway) -> Starlette:
+    """The ASGI application of one gateway."""
+    models, operations = ModelsEndpoints(gateway), OperationsEndpoints(gateway)
+    routes = [
+        Route("/v1/chat/completions", GenerationEndpoint(gateway, ChatDialect()), methods=["POST"]),
+        Route("/v1/completions", GenerationEndpoint(gateway, CompletionDialect()), methods=["POST"]),
+        Route("/tokenize", TokenizeEndpoint(gateway), methods=["POST"]),
+        Route("/v1/models", models.list),
+        Route("/v1/models/{model:path}", models.get),
+        Route("/health", operations.health),
+        Route("/ready", operations.ready),
+        Route("/metrics", operations.metrics),
+        Route("/debug/read_out", operations.read_out),
+    ]
+    handlers: Mapping[Any, Callable[[Request, Exception], Response]] = {
+        HTTPException: _http_exception,
+        ApiError: _api_error,
+        Exception: _unexpected,
+    }
+    app = Starlette(
+        routes=routes, exception_handlers=handlers, middleware=[Middleware(RequestEdge, metrics=gateway.metrics)]
+    )
+    app.router.redirect_slashes = False  # a path is right or it is 404
+    return app
+
+
+def _api_error(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    response = Response(error.body(), error.status, media_type="application/json")
+    response.raw_headers.extend(error.headers())
+    return response
+
+
+def _unexpected(request: Request, _error: Exception) -> Response:
+    """A fault of ours outside the endpoints; Starlette raises it again, for the log."""
+    return _api_error(request, ApiError(500, "internal error", kind="server_error", code="internal"))
+
+
+def _http_exception(request: Request, error: Exception) -> Response:
+    """Starlette's own 404 and 405 in OpenAI's form."""
+    assert isinstance(error, HTTPException)
+    method, path = request.method, request.url.path
+    texts = {404: f"unknown path: {path}", 405: f"{method} is not allowed for {path}"}
+    codes = {404: "unknown_path", 405: "method_not_allowed"}
+    api_error = ApiError(
+        error.status_code, texts.get(error.status_code, error.detail), code=codes.get(error.status_code)
+    )
+    response = _api_error(request, api_error)
+    response.headers.update(error.headers or {})
+    return response

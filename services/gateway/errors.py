@@ -1,0 +1,110 @@
+"""Errors as an HTTP client sees them: a status and OpenAI's error object.
+
+The one place that maps the stations' reasons to HTTP statuses.
+"""
+
+from __future__ import annotations
+
+import math
+
+import grpc
+import msgspec
+
+from services.common import errors
+
+_RETRY_AFTER = 1.0  # seconds; engines restart and queues drain within a few
+
+
+class ClientDisconnected(Exception):
+    """The client is gone; there is nobody to answer."""
+
+
+class ApiError(Exception):
+    """An HTTP status with OpenAI's error fields.
+
+    `param` is the path of the field at fault, for instance `messages[0].role`. `retry_after` is in seconds.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        kind: str = "invalid_request_error",
+        code: str | None = None,
+        param: str | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.kind = kind
+        self.code = code
+        self.param = param
+        self.retry_after = retry_after
+
+    def body(self) -> bytes:
+        """The JSON text `{"error": {...}}`."""
+        fields = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
+        return msgspec.json.encode({"error": fields})
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """Headers that go with the status."""
+        if self.retry_after is None:
+            return []
+        return [(b"retry-after", str(max(1, math.ceil(self.retry_after))).encode())]
+
+
+def invalid(message: str, param: str | None = None) -> ApiError:
+    """400: the request is at fault."""
+    return ApiError(400, message, param=param, code="invalid_value" if param else None)
+
+
+def unsupported(param: str, message: str) -> ApiError:
+    """400: a feature that this server does not have, refused by name."""
+    return ApiError(400, f"{param}: {message}", param=param, code="unsupported_parameter")
+
+
+def model_not_found(name: str, served: str) -> ApiError:
+    """404: the request names another model than the one served."""
+    message = f"model {name!r} does not exist; this server serves {served!r}"
+    return ApiError(404, message, param="model", code="model_not_found")
+
+
+def body_too_large(limit: int) -> ApiError:
+    """413: the body is over --max-body-bytes."""
+    return ApiError(413, f"the request body is larger than the limit of {limit} bytes", code="too_large")
+
+
+def _client_param(param: str | None, prompt_field: str | None) -> str | None:
+    """A station's field path in the words of the HTTP API, whose fields are not nested."""
+    if param is None:
+        return None
+    name = param.rsplit(".", 1)[-1]
+    is_prompt = name.startswith(("prompt_ids", "texts", "messages_json", "messages"))
+    return prompt_field if is_prompt and prompt_field else name
+
+
+def from_station(error: errors.PostroadError, prompt_field: str | None = None) -> ApiError:
+    """A station's error in HTTP form. `prompt_field` is what this endpoint calls its prompt: messages or prompt."""
+    param, code = _client_param(error.param, prompt_field), error.reason.lower()
+    match error:
+        case errors.ContextLengthExceeded():
+            return ApiError(400, error.message, param=param or prompt_field, code=code)
+        case errors.InvalidArgument():
+            return ApiError(400, error.message, param=param, code="invalid_value")
+        case errors.TooLarge():
+            return ApiError(413, error.message, param=param or prompt_field, code=code)
+        case errors.QueueFull():
+            return ApiError(429, error.message, kind="rate_limit_error", code=code, retry_after=_RETRY_AFTER)
+        case errors.DeadlineExceeded():
+            return ApiError(504, error.message, kind="server_error", code=code)
+    if is_transient(error):
+        return ApiError(503, error.message, kind="server_error", code=code, retry_after=_RETRY_AFTER)
+    return ApiError(500, error.message, kind="server_error", code=code)
+
+
+def is_transient(error: errors.PostroadError) -> bool:
+    """Whether the same request may succeed when sent again."""
+    transient = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.FAILED_PRECONDITION)
+    return error.status in transient

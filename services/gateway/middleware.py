@@ -1,0 +1,53 @@
+"""Around every request: its id, in the request's scope and in the answer's headers, and the count of answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from services.common.request_context import REQUEST_ID_KEY, accept_request_id
+from services.gateway.metrics import GatewayMetrics
+from services.gateway.record import CLIENT_CLOSED
+
+_HEADER = REQUEST_ID_KEY.encode()
+_SCOPE_KEY = "postroad.request_id"
+
+
+def request_id_of(scope: Scope) -> str:
+    """The request's id."""
+    return str(scope[_SCOPE_KEY])
+
+
+class RequestEdge:
+    """Plain ASGI, since it stands in the way of every event of a stream."""
+
+    def __init__(self, app: ASGIApp, metrics: GatewayMetrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = accept_request_id(_header(scope, _HEADER))
+        scope[_SCOPE_KEY] = request_id
+        status = CLIENT_CLOSED
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message.get("headers", ()), (_HEADER, request_id.encode())]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_id)
+        finally:
+            route: Any = scope.get("route")
+            self._metrics.answered(route.path if route is not None else "other", status)
+
+
+def _header(scope: Scope, name: bytes) -> str | None:
+    values = [value for key, value in scope["headers"] if key == name]
+    return values[0].decode("latin-1") if values else None

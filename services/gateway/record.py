@@ -1,0 +1,74 @@
+"""What is known of one request, and its one report: a log line, metrics and a span."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from structlog.typing import FilteringBoundLogger
+
+from services.common.tracing import OpenSpan
+from services.gateway.deltas import Ending
+from services.gateway.metrics import GatewayMetrics
+from services.gateway.timings import RequestTimes
+
+CLIENT_CLOSED = 499  # nginx's number for a client that left; never sent
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """Filled in as the request goes on. `outcome`: finished, cancelled or failed."""
+
+    request_id: str
+    path: str
+    span: OpenSpan
+    stream: bool = False
+    outcome: str = "cancelled"  # what a request is that nobody ended otherwise
+    reason: str | None = None  # of a failure
+    prompt_tokens: int | None = None
+    ending: Ending | None = None
+    times: RequestTimes = field(default_factory=RequestTimes)
+
+    def fields(self) -> dict[str, Any]:
+        """The log line's fields; times in milliseconds."""
+        fields: dict[str, Any] = {
+            "request_id": self.request_id,
+            "path": self.path,
+            "outcome": self.outcome,
+            "stream": self.stream,
+            "reason": self.reason,
+            "prompt_tokens": self.prompt_tokens,
+            "time_to_first_token_ms": self.times.time_to_first_token,
+            **self.times.as_json(),
+        }
+        if self.ending is not None:
+            fields |= {
+                "finish_reason": self.ending.finish_reason,
+                "completion_tokens": self.ending.completion_tokens,
+                "cached_tokens": self.ending.cached_tokens,
+                "preemptions": self.ending.times.preemptions,
+            }
+        return {name: _rounded(value) for name, value in fields.items() if value is not None}
+
+
+def _rounded(value: Any) -> Any:
+    return round(value, 3) if isinstance(value, float) else value
+
+
+class Reporter:
+    """Reports each request once, when it has left the gateway."""
+
+    def __init__(self, log: FilteringBoundLogger, metrics: GatewayMetrics) -> None:
+        self._log = log
+        self._metrics = metrics
+
+    def report(self, record: RequestRecord, status: int) -> None:
+        """`status`: the HTTP status that was sent, or CLIENT_CLOSED."""
+        self._metrics.first_token(record.times)
+        if record.outcome == "finished" and record.ending is not None:
+            self._metrics.finished(record.times, record.ending.completion_tokens)
+        fields = record.fields()
+        self._log.info("request", status=status, **fields)
+        for name, start, end in record.times.spans():
+            record.span.phase(name, start, end)
+        record.span.end(fields, error=record.reason)

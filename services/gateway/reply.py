@@ -1,0 +1,62 @@
+"""The HTTP answer to one request: JSON or a stream of server-sent events, written straight to ASGI's `send`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from starlette.types import Send
+
+from services.gateway.errors import ApiError
+from services.gateway.sse import event
+
+Headers = Iterable[tuple[bytes, bytes]]
+
+_JSON = (b"content-type", b"application/json")
+_EVENT_STREAM = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),  # proxies of nginx's kind would collect the events
+)
+
+
+class Reply:
+    """Sends exactly one answer. `status` is None until its headers are sent."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.status: int | None = None
+        self._streaming = False
+
+    async def json(self, body: bytes, status: int = 200, headers: Headers = ()) -> None:
+        """Sends the whole answer."""
+        length = (b"content-length", str(len(body)).encode())
+        await self._start(status, [_JSON, length, *headers])
+        await self._body(body, last=True)
+
+    async def open_stream(self, headers: Headers = ()) -> None:
+        """Sends status 200 and the headers of an event stream."""
+        self._streaming = True
+        await self._start(200, [*_EVENT_STREAM, *headers])
+
+    async def write(self, events: bytes) -> None:
+        """Sends one or more events."""
+        await self._body(events, last=False)
+
+    async def close(self, events: bytes) -> None:
+        """Sends the last events and ends the stream."""
+        self._streaming = False
+        await self._body(events, last=True)
+
+    async def error(self, error: ApiError) -> None:
+        """Answers with the error: by its status where none was sent yet, otherwise as the stream's last event."""
+        if self.status is None:
+            await self.json(error.body(), error.status, error.headers())
+        elif self._streaming:
+            await self.close(event(error.body()))
+
+    async def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        self.status = status
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def _body(self, body: bytes, last: bool) -> None:
+        await self._send({"type": "http.response.body", "body": body, "more_body": not last})

@@ -1,0 +1,41 @@
+"""The gateway's settings."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field, field_validator
+
+from services.common.settings import StationSettings
+
+
+class GatewaySettings(StationSettings):
+    """Flags `--some-name`, variables `POSTROAD_GATEWAY_SOME_NAME`."""
+
+    station: ClassVar[str] = "gateway"
+
+    port: int = Field(8000, ge=0, le=65535, description="HTTP port.")
+    tokenizer: str = Field(
+        "127.0.0.1:50051", description="Tokenizer: host:port, or dns:///name:port for all of a name."
+    )
+    detokenizer: str = Field(
+        "127.0.0.1:50053", description="Detokenizer: host:port, or dns:///name:port for all of a name."
+    )
+    engines: str = Field("127.0.0.1:50052", description="Engine replicas: host:port, comma-separated.")
+    max_body_bytes: int = Field(32 * 1024 * 1024, ge=1, description="Largest request body; a larger one gets 413.")
+    request_timeout: float = Field(600.0, gt=0, description="Seconds from a request's arrival to its last byte.")
+    retry_wait: float = Field(
+        30.0, ge=0, description="Seconds that a request without a token yet waits for a station to come back."
+    )
+
+    @field_validator("engines")
+    @classmethod
+    def _at_least_one(cls, value: str) -> str:
+        if not any(part.strip() for part in value.split(",")):
+            raise ValueError("at least one engine address is needed")
+        return value
+
+    @property
+    def engine_addresses(self) -> list[str]:
+        """The addresses of `engines`, in order."""
+        return [part.strip() for part in self.engines.split(",") if part.strip()]

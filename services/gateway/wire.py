@@ -1,0 +1,94 @@
+"""Between the gateway's own types and the stations' messages: the only module that makes or reads their fields."""
+
+from __future__ import annotations
+
+from services.common.errors import Internal
+from services.gateway.api.parameters import GenerationParameters
+from services.gateway.deltas import Delta, Ending, EngineStart, StationTimes
+from services.gateway.prompts import ChatPrompt, TextPrompt
+from services.pb.postroad.v1 import common_pb2, detokenizer_pb2, engine_pb2, tokenizer_pb2
+
+_UINT64_MASK = 2**64 - 1
+_FINISH_REASONS = {common_pb2.FINISH_REASON_STOP: "stop", common_pb2.FINISH_REASON_LENGTH: "length"}
+
+
+def encode_request(prompt: TextPrompt) -> tokenizer_pb2.EncodeRequest:
+    """The message for Tokenizer.Encode."""
+    return tokenizer_pb2.EncodeRequest(texts=[prompt.text], add_special_tokens=prompt.add_special_tokens)
+
+
+def render_request(prompt: ChatPrompt) -> tokenizer_pb2.RenderChatRequest:
+    """The message for Tokenizer.RenderChat."""
+    return tokenizer_pb2.RenderChatRequest(
+        messages_json=prompt.messages_json,
+        add_generation_prompt=prompt.add_generation_prompt,
+        template_kwargs_json=prompt.template_kwargs_json,
+    )
+
+
+def generate_request(body: GenerationParameters, prompt_ids: list[int]) -> detokenizer_pb2.GenerateTextRequest:
+    """The message for Detokenizer.Generate. What the client left out stays unset: the stations have the defaults."""
+    return detokenizer_pb2.GenerateTextRequest(
+        request=engine_pb2.GenerateRequest(
+            prompt_ids=prompt_ids,
+            sampling=_sampling(body),
+            stop=common_pb2.StopParams(
+                max_tokens=body.token_limit,
+                min_tokens=body.min_tokens,
+                stop_token_ids=body.stop_token_ids or (),
+                ignore_eos=body.ignore_eos,
+            ),
+            cache_salt=body.cache_salt or "",
+            priority=body.priority or 0,
+        ),
+        stop=body.stops,
+        skip_special_tokens=body.skip_special_tokens,
+        include_stop_str_in_output=body.include_stop_str_in_output,
+    )
+
+
+def _sampling(body: GenerationParameters) -> common_pb2.SamplingParams:
+    return common_pb2.SamplingParams(
+        temperature=body.temperature,
+        top_p=body.top_p,
+        top_k=None if body.top_k is None else max(0, body.top_k),
+        min_p=body.min_p,
+        # OpenAI's seeds are signed
+        seed=None if body.seed is None else body.seed & _UINT64_MASK,
+        presence_penalty=body.presence_penalty,
+        frequency_penalty=body.frequency_penalty,
+        repetition_penalty=body.repetition_penalty,
+        logit_bias=body.logit_bias or {},
+    )
+
+
+def read_delta(message: detokenizer_pb2.TextDelta) -> Delta:
+    """A message of Detokenizer.Generate. Raises Internal for an end that is none."""
+    start = message.start if message.HasField("start") else None
+    return Delta(
+        text=message.text,
+        start=None if start is None else EngineStart(start.schedule_wait_us, start.prefill_us),
+        ending=_read_end(message.end) if message.HasField("end") else None,
+    )
+
+
+def _read_end(end: detokenizer_pb2.TextEnd) -> Ending:
+    reason = _FINISH_REASONS.get(end.finish_reason)
+    if reason is None:
+        raise Internal("the request ended without a finish reason")
+    times = end.timings
+    return Ending(
+        finish_reason=reason,
+        prompt_tokens=end.usage.prompt_tokens,
+        completion_tokens=end.usage.completion_tokens,
+        cached_tokens=end.usage.cached_tokens,
+        times=StationTimes(
+            schedule_wait_us=times.schedule_wait_us,
+            prefill_us=times.prefill_us,
+            decode_us=times.decode_us,
+            detokenize_us=times.detokenize_us,
+            engine_hop_us=times.engine_hop_us,
+            detokenizer_total_us=times.detokenizer_total_us,
+            preemptions=times.preemptions,
+        ),
+    )

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from tests.gateway.support.running import RawClient, running_gateway
+
+
+async def test_fieldbug_18_a_body_over_the_limit_gets_413_before_it_is_read() -> None:
+    async with running_gateway(max_body_bytes=1000) as gateway:
+        client = await RawClient.connect(gateway.port)
+        await client.post("/v1/chat/completions", b"{", length=10**12)
+        head = await client.read_until(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 413")
+        await client.close()
+        await gateway.assert_idle()
+
+
+async def test_fieldbug_18_a_chunked_body_over_the_limit_gets_413() -> None:
+    async def parts() -> AsyncIterator[bytes]:
+        for _ in range(20):
+            yield b" " * 100
+
+    async with running_gateway(max_body_bytes=1000) as gateway:
+        response = await gateway.http.post("/v1/chat/completions", content=parts())
+        assert response.status_code == 413
+        assert "1000 bytes" in response.json()["error"]["message"]
+        assert (await gateway.chat()).status_code == 200
+
+
+async def test_a_body_in_pieces_is_read_to_its_end() -> None:
+    async def parts() -> AsyncIterator[bytes]:
+        for piece in (b'{"messages": [{"role"', b': "user", "content', b'": "x"}]}'):
+            yield piece
+
+    async with running_gateway() as gateway:
+        assert (await gateway.http.post("/v1/chat/completions", content=parts())).status_code == 200
+
+
+async def test_a_body_that_never_comes_ends_with_the_deadline() -> None:
+    async with running_gateway(request_timeout=0.2) as gateway:
+        client = await RawClient.connect(gateway.port)
+        await client.post("/v1/chat/completions", b"{", length=100)
+        assert (await client.read_until(b"\r\n\r\n")).startswith(b"HTTP/1.1 504")
+        await client.close()
+        await gateway.assert_idle()
+
+
+async def test_fieldbug_20_a_client_that_leaves_in_mid_body_leaves_nothing_behind() -> None:
+    async with running_gateway() as gateway:
+        client = await RawClient.connect(gateway.port)
+        await client.post("/v1/chat/completions", b"{", length=100)
+        await client.close()
+        await gateway.assert_idle()

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.gateway.support.running import RunningGateway
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b"", "invalid_json"),
+        (b"{", "invalid_json"),
+        (b"not json", "invalid_json"),
+        (b'{"messages": []} x', "invalid_json"),
+        (b'{"temperature": NaN, "messages": []}', "invalid_json"),
+        (b'{"temperature": Infinity}', "invalid_json"),
+        (b'{"prompt": "\xff\xfe", "model": "\xff"}', "invalid_json"),
+        (b'{"model": "\\ud800"}', "invalid_json"),
+        (b'{"x": ' + b"[" * 200_000 + b"]" * 200_000 + b"}", "invalid_json"),
+        (b"[]", None),
+        (b"null", None),
+        (b"3", None),
+        (b'{"temperature": 1e999}', "invalid_value"),
+    ],
+)
+async def test_a_body_that_is_no_json_object_gets_400(gateway: RunningGateway, body: bytes, code: str | None) -> None:
+    for path in ("/v1/chat/completions", "/v1/completions", "/tokenize"):
+        response = await gateway.http.post(path, content=body)
+        if path == "/tokenize" and b"temperature" in body and code == "invalid_value":
+            continue  # the field does not exist there
+        assert response.status_code == 400
+        error = response.json()["error"]
+        assert error["code"] == code
+        assert error["type"] == "invalid_request_error"
+        assert set(error) == {"message", "type", "param", "code"}
+
+
+async def test_the_content_type_does_not_matter(gateway: RunningGateway) -> None:
+    body = b'{"messages": [{"role": "user", "content": "x"}]}'
+    for content_type in ("text/plain", "application/x-www-form-urlencoded", "application/json; charset=utf-8"):
+        response = await gateway.http.post("/v1/chat/completions", content=body, headers={"content-type": content_type})
+        assert response.status_code == 200
+
+
+async def test_invalid_utf8_in_a_field_that_only_the_template_knows_is_refused(gateway: RunningGateway) -> None:
+    body = b'{"messages": [{"role": "user", "content": "x", "extra": "\xff"}]}'
+    response = await gateway.http.post("/v1/chat/completions", content=body)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "messages"
