@@ -126,7 +126,7 @@ class Environment:
 
     def _pip(self, args: list[str]) -> bool:
         # The lock files name every package: nothing is left to resolve.
-        command = [self.python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", *args]
+        command = [self.python, "-m", "pip", "install", "-qq", "--disable-pip-version-check", "--no-deps", *args]
         return subprocess.run(command, cwd=self.root, check=False).returncode == 0
 
 
