@@ -1,0 +1,64 @@
+"""A step plan as the tensors that the model takes: one flat run of tokens, decode rows first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from services.engine.plan import SamplingJob, SequencePlan
+
+
+@dataclass(frozen=True, slots=True)
+class StepBatch:
+    """The tokens of a step. Rows 0 … len(decodes) - 1 are the decodes, shortest first; the prefill chunks follow.
+
+    The order is this batch's own affair: rows of different sequences meet in attention only, which knows who is where.
+    """
+
+    decodes: list[SequencePlan]
+    prefills: list[SequencePlan]
+    token_ids: Tensor  # [tokens], int64
+    positions: Tensor  # [tokens], int64
+    slots: Tensor  # [tokens], int64: where in the KV pool each token's keys and values go
+    sampled_rows: Tensor  # [sampled], int64: the last row of each sequence that samples
+    sampled_ids: list[int]  # the sequences' ids, in the order of sampled_rows
+    jobs: list[SamplingJob]  # likewise
+
+    @classmethod
+    def build(cls, sequences: Sequence[SequencePlan], page_size: int, device: torch.device) -> StepBatch:
+        """Raises IndexError where a page table is too short for its tokens."""
+        decodes = sorted((s for s in sequences if s.is_decode), key=lambda s: s.start)
+        prefills = [s for s in sequences if not s.is_decode]
+        token_ids: list[int] = []
+        positions: list[int] = []
+        slots: list[int] = []
+        sampled_rows: list[int] = []
+        sampled_ids: list[int] = []
+        jobs: list[SamplingJob] = []
+        for sequence in (*decodes, *prefills):
+            span = range(sequence.start, sequence.start + len(sequence.token_ids))
+            table = sequence.page_table
+            token_ids += sequence.token_ids
+            positions += span
+            slots += [table[p // page_size] * page_size + p % page_size for p in span]
+            if sequence.sampling is not None:
+                sampled_rows.append(len(token_ids) - 1)
+                sampled_ids.append(sequence.sequence_id)
+                jobs.append(sequence.sampling)
+
+        def on_device(values: list[int]) -> Tensor:
+            return torch.tensor(values, dtype=torch.int64, device=device)
+
+        return cls(
+            decodes=decodes,
+            prefills=prefills,
+            token_ids=on_device(token_ids),
+            positions=on_device(positions),
+            slots=on_device(slots),
+            sampled_rows=on_device(sampled_rows),
+            sampled_ids=sampled_ids,
+            jobs=jobs,
+        )

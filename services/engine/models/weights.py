@@ -1,0 +1,128 @@
+"""Loading: tensors with Hugging Face names → the decoder's own, fused ones.
+
+Every tensor of the checkpoint has its place before it is read: a view of the fused tensor that it is a part of. So
+loading is one copy per tensor, and the same table says what is missing, surplus or of the wrong shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+from services.engine.models.config import ModelConfig
+from services.engine.models.decoder import MLP, Attention, Decoder, DecoderLayer, Linear, RMSNorm
+from services.engine.models.errors import MissingWeightError, UnexpectedWeightError, WeightShapeError
+from services.engine.models.rope import inverse_frequencies
+
+
+def load_model(
+    config: ModelConfig, weights: Iterable[tuple[str, Tensor]], dtype: torch.dtype, device: torch.device | str
+) -> Decoder:
+    """Builds a decoder of `dtype` on `device` from (Hugging Face name, tensor) pairs in any order and float dtype.
+
+    The pairs are taken one by one, so an iterator that reads lazily keeps one tensor in memory beside the decoder.
+    Raises MissingWeightError, UnexpectedWeightError or WeightShapeError, each with the tensor's name.
+    """
+    allocator = _Allocator(dtype, torch.device(device))
+    decoder = _allocate(config, allocator)
+    places = allocator.places
+    for name, tensor in weights:
+        if _is_redundant(name, config):
+            continue
+        place = places.pop(name, None)
+        if place is None:
+            raise UnexpectedWeightError(name)
+        if place.shape != tensor.shape:
+            raise WeightShapeError(name, place.shape, tensor.shape)
+        with torch.no_grad():
+            place.copy_(tensor)
+    if places:
+        raise MissingWeightError(list(places))
+    return decoder
+
+
+def weight_shapes(config: ModelConfig) -> Mapping[str, tuple[int, ...]]:
+    """Shape by name of every tensor that `load_model` calls for."""
+    allocator = _Allocator(torch.float32, torch.device("meta"))
+    _allocate(config, allocator)
+    return {name: tuple(place.shape) for name, place in allocator.places.items()}
+
+
+def _is_redundant(name: str, config: ModelConfig) -> bool:
+    """Tensors that checkpoints carry though the config determines them."""
+    tied_head = config.tie_word_embeddings and name == "lm_head.weight"
+    return tied_head or name.endswith(".rotary_emb.inv_freq")
+
+
+class _Allocator:
+    """Makes the decoder's tensors, and notes in `places` which view of them each tensor of the checkpoint fills."""
+
+    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
+        self.places: dict[str, Tensor] = {}
+        self.device = device
+        self._dtype = dtype
+
+    def tensor(self, name: str, *shape: int) -> Tensor:
+        tensor = self._empty(shape)
+        self.places[name] = tensor
+        return tensor
+
+    def norm(self, name: str, size: int, eps: float) -> RMSNorm:
+        return RMSNorm(self.tensor(f"{name}.weight", size), eps)
+
+    def linear(self, parts: Mapping[str, int], in_size: int, *, bias: bool) -> Linear:
+        """One product that stands for several: `parts` holds name and output size of each, in order."""
+        sizes = list(parts.values())
+        weight = self._empty((sum(sizes), in_size))
+        self.places.update(zip((f"{name}.weight" for name in parts), torch.split(weight, sizes), strict=True))
+        if not bias:
+            return Linear(weight, None)
+        vector = self._empty((sum(sizes),))
+        self.places.update(zip((f"{name}.bias" for name in parts), torch.split(vector, sizes), strict=True))
+        return Linear(weight, vector)
+
+    def _empty(self, shape: tuple[int, ...]) -> Tensor:
+        return torch.empty(shape, dtype=self._dtype, device=self.device)
+
+
+def _allocate(config: ModelConfig, new: _Allocator) -> Decoder:
+    embeddings = new.tensor("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
+    layers = tuple(_allocate_layer(config, new, f"model.layers.{index}") for index in range(config.num_layers))
+    norm = new.norm("model.norm", config.hidden_size, config.rms_norm_eps)
+    if config.tie_word_embeddings:
+        lm_head = Linear(embeddings, None)
+    else:
+        lm_head = new.linear({"lm_head": config.vocab_size}, config.hidden_size, bias=False)
+    frequencies = inverse_frequencies(config.head_dim, config.rope, new.device)
+    return Decoder(config, embeddings, layers, norm, lm_head, frequencies)
+
+
+def _allocate_layer(config: ModelConfig, new: _Allocator, name: str) -> DecoderLayer:
+    attention = f"{name}.self_attn"
+    qkv = {
+        f"{attention}.q_proj": config.q_size,
+        f"{attention}.k_proj": config.kv_size,
+        f"{attention}.v_proj": config.kv_size,
+    }
+    gate_up = {f"{name}.mlp.gate_proj": config.intermediate_size, f"{name}.mlp.up_proj": config.intermediate_size}
+    output = {f"{attention}.o_proj": config.hidden_size}
+    down = {f"{name}.mlp.down_proj": config.hidden_size}
+    eps = config.rms_norm_eps
+    return DecoderLayer(
+        attention_norm=new.norm(f"{name}.input_layernorm", config.hidden_size, eps),
+        attention=Attention(
+            qkv=new.linear(qkv, config.hidden_size, bias=config.qkv_bias),
+            output=new.linear(output, config.q_size, bias=config.output_bias),
+            q_norm=new.norm(f"{attention}.q_norm", config.head_dim, eps) if config.qk_norm else None,
+            k_norm=new.norm(f"{attention}.k_norm", config.head_dim, eps) if config.qk_norm else None,
+            num_heads=config.num_heads,
+            num_kv_heads=config.num_kv_heads,
+        ),
+        mlp_norm=new.norm(f"{name}.post_attention_layernorm", config.hidden_size, eps),
+        mlp=MLP(
+            gate_up=new.linear(gate_up, config.hidden_size, bias=config.mlp_bias),
+            down=new.linear(down, config.intermediate_size, bias=config.mlp_bias),
+        ),
+    )
