@@ -86,8 +86,13 @@ class StationServer:
         """What SIGTERM and SIGINT do: ends `run_until_stopped` after the drain."""
         self._stop.set()
 
-    async def run_until_stopped(self, live: LiveRequests, drain_timeout: float) -> None:
-        """Waits for SIGTERM or SIGINT, then: not serving, drain for at most `drain_timeout` seconds, stop."""
+    async def run_until_stopped(
+        self, live: LiveRequests, drain_timeout: float, after_drain: Callable[[], None] = lambda: None
+    ) -> None:
+        """Waits for SIGTERM or SIGINT, then: not serving, drain for at most `drain_timeout` seconds, stop.
+
+        `after_drain` may end what is left, before the remaining calls are cut.
+        """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.request_stop)
@@ -96,6 +101,7 @@ class StationServer:
         await self._health.enter_graceful_shutdown()
         if not await live.drain(drain_timeout):
             self._log.warning("drain timed out", requests=len(live))
+        after_drain()
         await self.server.stop(STOP_GRACE)
         self._log.info("stopped")
 

@@ -1,0 +1,35 @@
+"""`python -m services.engine`: one engine process."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import uvloop
+from prometheus_client import CollectorRegistry
+
+from services.common.logs import make_logger
+from services.common.servers import serve_metrics
+from services.engine.settings import EngineSettings
+from services.engine.startup import load_engine
+from services.engine.station import EngineStation
+
+
+async def serve(settings: EngineSettings) -> int:
+    """Runs the engine until it is told to stop; returns the exit status, 1 if it failed."""
+    log = make_logger("engine", settings.log_level, settings.log_format)
+    registry = CollectorRegistry()
+    station = EngineStation(settings, lambda publish: load_engine(settings, publish), registry, log)
+    await station.start()
+    serve_metrics(registry, settings.host, settings.metrics_port, log)
+    ended = await station.run_until_stopped()
+    status = 1 if station.failed else 0
+    if not ended:
+        # The interpreter's own end would pull memory away from under a thread that still computes.
+        sys.stdout.flush()
+        os._exit(status)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(uvloop.run(serve(EngineSettings.parse())))

@@ -1,0 +1,89 @@
+"""The engine as the RPC handlers see it: admits requests, and hands each its tokens and its end.
+
+Everything here runs on the event loop; the engine thread is reached through `EngineCore` alone. A request is in `_live`
+from its admission until the engine thread has confirmed its end, so that neither side forgets the other's.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+from services.common.errors import EngineFailed, PostroadError, QueueFull
+from services.engine.core import EngineCore, StepReport
+from services.engine.requests import LiveRequest
+from services.engine.scheduler.sequence import FinishReason, Sequence
+from services.engine.validation import ModelLimits, sequence_from_request
+from services.pb.postroad.v1 import engine_pb2
+
+
+class Engine:
+    """An engine that has its weights."""
+
+    def __init__(self, core: EngineCore, eos_token_ids: frozenset[int], max_waiting: int) -> None:
+        self.limits = ModelLimits(core.info.max_model_len, core.info.vocab_size, eos_token_ids)
+        self.counters = core.counters
+        self.state = core.state()  # as of the last report
+        self.step_number = 0  # of the last report
+        self._core = core
+        self._max_waiting = max_waiting
+        self._live: dict[int, LiveRequest] = {}  # by sequence id
+        self._ids = itertools.count(1)
+        self._closed: PostroadError | None = None  # why nothing is admitted any more
+
+    @property
+    def num_live(self) -> int:
+        """Requests that the engine thread holds, or is about to take up or to let go."""
+        return len(self._live)
+
+    def sequence_of(self, request: engine_pb2.GenerateRequest) -> Sequence:
+        """Checks a request. Raises InvalidArgument or ContextLengthExceeded."""
+        return sequence_from_request(request, self.limits, next(self._ids), time.monotonic_ns())
+
+    def submit(self, request: LiveRequest) -> None:
+        """Admits a request. Raises QueueFull, or the error that the engine was closed with."""
+        if self._closed is not None:
+            raise self._closed
+        num_waiting = len(self._live) - self.state.num_running
+        if num_waiting >= self._max_waiting:
+            raise QueueFull(f"{num_waiting} requests wait already; try again later")
+        self._live[request.sequence.sequence_id] = request
+        request.record.admitted = True
+        self._core.add(request.sequence)
+
+    def abort(self, request: LiveRequest) -> None:
+        """Has a request ended before the next step. Harmless when it has ended, is being aborted, or fails."""
+        if not request.ended:
+            self._core.abort(request.sequence.sequence_id)
+
+    def close(self, error: PostroadError) -> None:
+        """Ends every request with `error` and admits no more."""
+        self._closed = error
+        for sequence_id in list(self._live):
+            self._core.abort(sequence_id)
+            self._end(sequence_id, FinishReason.ERROR, error)
+
+    def on_step(self, report: StepReport) -> None:
+        """Hands out what a step made."""
+        self.state, self.step_number = report.state, report.number
+        live = self._live
+        for output in report.outputs:
+            request = live.get(output.sequence.sequence_id)
+            if request is None:  # ended by `close` while the step ran
+                continue
+            request.on_token(output.token_id)
+            if output.finish_reason is not None:
+                self._end(output.sequence.sequence_id, output.finish_reason, None)
+        for sequence_id in report.cancelled:
+            self._end(sequence_id, FinishReason.CANCELLED, None)
+        if report.failed:
+            error = EngineFailed("a step of the engine failed; the request may be sent again")
+            for sequence in report.failed:
+                self._end(sequence.sequence_id, FinishReason.ERROR, error)
+
+    def _end(self, sequence_id: int, reason: FinishReason, error: PostroadError | None) -> None:
+        request = self._live.pop(sequence_id, None)
+        if request is not None:
+            request.ended = True
+            request.on_end(reason, error)
+            request.record.ended(request.sequence, reason, error)

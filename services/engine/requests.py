@@ -1,0 +1,68 @@
+"""A request in the engine as the event loop sees it, from admission to its terminal event."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+
+from services.common.errors import PostroadError
+from services.engine.reporting import RequestRecord
+from services.engine.scheduler.sequence import FinishReason, Sequence
+from services.engine.wire import stream_end, stream_start
+from services.pb.postroad.v1 import engine_pb2
+
+
+class LiveRequest(ABC):
+    """One sequence and whoever waits for it. Called on the event loop; exactly one `on_end`, after all tokens."""
+
+    __slots__ = ("ended", "record", "sequence")
+
+    def __init__(self, sequence: Sequence, record: RequestRecord) -> None:
+        self.sequence = sequence
+        self.record = record
+        self.ended = False  # on_end was called: there is nothing to abort any more
+
+    @abstractmethod
+    def on_token(self, token_id: int) -> None: ...
+
+    @abstractmethod
+    def on_end(self, reason: FinishReason, error: PostroadError | None) -> None: ...
+
+
+class StreamedRequest(LiveRequest):
+    """A request with a call and a stream of its own. Tokens that its reader has not taken yet wait in one message."""
+
+    __slots__ = ("_end", "_error", "_started", "_token_ids", "_wake")
+
+    def __init__(self, sequence: Sequence, record: RequestRecord) -> None:
+        super().__init__(sequence, record)
+        self._token_ids: list[int] = []
+        self._started = False
+        self._end: engine_pb2.StreamEnd | None = None
+        self._error: PostroadError | None = None
+        self._wake = asyncio.Event()
+
+    def on_token(self, token_id: int) -> None:
+        self._token_ids.append(token_id)
+        self._wake.set()
+
+    def on_end(self, reason: FinishReason, error: PostroadError | None) -> None:
+        self._end, self._error = stream_end(self.sequence, reason, error), error
+        self._wake.set()
+
+    async def next_message(self) -> engine_pb2.GenerateResponse:
+        """What has come since the last message. Raises the error that ended the request, after all its tokens."""
+        await self._wake.wait()
+        self._wake.clear()
+        token_ids, self._token_ids = self._token_ids, []
+        if self._error is not None and not token_ids:
+            raise self._error
+        message = engine_pb2.GenerateResponse(token_ids=token_ids)
+        if not self._started and token_ids:
+            self._started = True
+            message.start.CopyFrom(stream_start(self.sequence))
+        if self._error is not None:
+            self._wake.set()  # the next message is the error
+        elif self._end is not None:
+            message.end.CopyFrom(self._end)
+        return message

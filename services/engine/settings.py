@@ -1,0 +1,54 @@
+"""The engine's flags and variables (POSTROAD_ENGINE_*)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar, Literal, Self
+
+from pydantic import ByteSize, Field, model_validator
+
+from services.common.settings import StationSettings
+
+
+class EngineSettings(StationSettings):
+    """Settings of an engine with one rank."""
+
+    station: ClassVar[str] = "engine"
+
+    port: int = Field(50052, ge=0, le=65535, description="gRPC port; 0 for any free one.")
+    metrics_port: int = Field(9462, ge=0, le=65535, description="HTTP port of /metrics; 0 for none.")
+
+    model: str = Field("default", description="'default', a .gguf file, a folder, or a Hub id org/name.")
+    served_model_name: str = Field("", description="Name that clients see. Empty: the model's own.")
+    executor: Literal["torch", "scripted"] = Field(
+        "torch", description="What runs the steps; 'scripted' replays given texts on a clock, without weights."
+    )
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto", description="Type of weights and KV pool; 'auto' is bfloat16 where the CPU computes in it."
+    )
+    threads: int = Field(0, ge=0, description="Threads of a step; 0 for as many as there are usable cores.")
+
+    max_model_len: int | None = Field(
+        None, ge=2, description="Longest prompt and output together. Default: the model's."
+    )
+    max_num_seqs: int = Field(128, ge=1, description="Sequences that run at once.")
+    max_batch_tokens: int = Field(512, ge=1, description="Tokens per step, decodes and prefill chunks together.")
+    max_waiting: int = Field(1024, ge=1, description="Requests that may wait; more are refused.")
+
+    page_size: int = Field(16, ge=1, le=256, description="Tokens per page of the KV pool.")
+    kv_cache_memory: ByteSize | None = Field(
+        None, description="Size of the KV pool, bytes or for instance 2GiB. Default: a quarter of the free memory."
+    )
+    num_pages: int | None = Field(None, ge=1, description="Pages of the KV pool; goes before kv-cache-memory.")
+
+    step_ms: float = Field(25.0, ge=0, description="Scripted executor: milliseconds from one decode step to the next.")
+    script: Path | None = Field(None, description="Scripted executor: JSON file of the texts to replay.")
+
+    @model_validator(mode="after")
+    def _budget_holds_every_decode(self) -> Self:
+        if self.max_batch_tokens < self.max_num_seqs:
+            raise ValueError(
+                f"max-batch-tokens ({self.max_batch_tokens}) must be at least max-num-seqs ({self.max_num_seqs}): "
+                "every running sequence decodes one token per step"
+            )
+        return self

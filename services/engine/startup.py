@@ -1,0 +1,72 @@
+"""Settings → the model's files → an executor → the engine's core. Runs in the engine thread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from services.engine.core import EngineCore
+from services.engine.executor.base import Executor, ExecutorInfo
+from services.engine.executor.scripted import Script, ScriptedExecutor
+from services.engine.loading.files import ModelFiles, read_model_files
+from services.engine.loading.source import resolve
+from services.engine.scheduler.config import SchedulerConfig
+from services.engine.scheduler.scheduler import Scheduler
+from services.engine.served_model import ServedModel
+from services.engine.settings import EngineSettings
+
+
+class StartupError(Exception):
+    """The settings do not fit the model or the machine; the message says how."""
+
+
+def load_engine(settings: EngineSettings, publish: Callable[[ServedModel], None]) -> EngineCore:
+    """Calls `publish` as soon as the model's files are read.
+
+    Raises LoadingError, ModelError, ScriptError or StartupError.
+    """
+    source = resolve(settings.model)
+    files = read_model_files(source)
+    publish(ServedModel(settings.served_model_name or source.served_name, files, created=int(time.time())))
+    _check_max_model_len(settings, files)
+    executor: Executor
+    if settings.executor == "scripted":
+        executor = _scripted_executor(settings, files)
+    else:
+        # Imported here: only this executor needs torch.
+        from services.engine.torch_startup import load_torch_executor  # noqa: PLC0415
+
+        executor = load_torch_executor(settings, source, files)
+    config = SchedulerConfig(max_batch_tokens=settings.max_batch_tokens, max_num_seqs=settings.max_num_seqs)
+    return EngineCore(Scheduler(config, executor.info), executor)
+
+
+def model_length(files: ModelFiles) -> int:
+    """The longest sequence that the model was made for, tokens."""
+    config = files.config.get("text_config", files.config)
+    return int(config["max_position_embeddings"])
+
+
+def _check_max_model_len(settings: EngineSettings, files: ModelFiles) -> None:
+    if settings.max_model_len is not None and settings.max_model_len > model_length(files):
+        raise StartupError(
+            f"max-model-len {settings.max_model_len} is more than the model's {model_length(files)} tokens"
+        )
+
+
+def _scripted_executor(settings: EngineSettings, files: ModelFiles) -> ScriptedExecutor:
+    """Its pages exist in the scheduler's books only: by default as many as all running sequences could need."""
+    max_model_len = settings.max_model_len or model_length(files)
+    num_pages = settings.num_pages or settings.max_num_seqs * -(-max_model_len // settings.page_size)
+    info = ExecutorInfo(
+        num_pages=num_pages,
+        page_size=settings.page_size,
+        vocab_size=files.vocab_size,
+        max_model_len=min(max_model_len, num_pages * settings.page_size),
+    )
+    tokenizer_json = files.tokenizer_files["tokenizer.json"]
+    if settings.script is None:
+        script = Script.endless(tokenizer_json)
+    else:
+        script = Script.load(settings.script, tokenizer_json, files.eos_token_ids)
+    return ScriptedExecutor(info, script, settings.step_ms)

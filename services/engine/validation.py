@@ -1,0 +1,137 @@
+"""A GenerateRequest from the wire → a Sequence for the scheduler. Every field is checked here and nowhere else."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from services.common.errors import ContextLengthExceeded, InvalidArgument
+from services.engine.plan import SamplingParams, StopParams
+from services.engine.scheduler.sequence import Sequence
+from services.pb.postroad.v1 import common_pb2, engine_pb2
+
+MAX_LOGIT_BIAS = 1024
+MAX_STOP_TOKEN_IDS = 64
+MAX_CACHE_SALT_BYTES = 256
+MAX_PRIORITY = 100
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLimits:
+    """What a request must fit."""
+
+    max_model_len: int  # prompt and output together, tokens
+    vocab_size: int
+    eos_token_ids: frozenset[int]
+
+
+def sequence_from_request(
+    request: engine_pb2.GenerateRequest, limits: ModelLimits, sequence_id: int, arrival_ns: int
+) -> Sequence:
+    """Raises InvalidArgument or ContextLengthExceeded; their `param` is the name of the field in the .proto."""
+    prompt_ids = list(request.prompt_ids)
+    if not prompt_ids:
+        raise InvalidArgument("the prompt is empty: at least one token id is needed", "prompt_ids")
+    if max(prompt_ids) >= limits.vocab_size:
+        raise _out_of_vocabulary("prompt_ids", max(prompt_ids), limits)
+    salt_bytes = len(request.cache_salt.encode())
+    if salt_bytes > MAX_CACHE_SALT_BYTES:
+        raise InvalidArgument(
+            f"cache_salt has {salt_bytes} bytes; at most {MAX_CACHE_SALT_BYTES} are allowed", "cache_salt"
+        )
+    _check_range("priority", request.priority, -MAX_PRIORITY, MAX_PRIORITY)
+    return Sequence(
+        sequence_id=sequence_id,
+        prompt_ids=prompt_ids,
+        sampling=_sampling_params(request.sampling, limits),
+        stop=_stop_params(request.stop, len(prompt_ids), limits),
+        arrival_ns=arrival_ns,
+        cache_salt=request.cache_salt,
+        priority=request.priority,
+    )
+
+
+def _sampling_params(given: common_pb2.SamplingParams, limits: ModelLimits) -> SamplingParams:
+    params = SamplingParams(
+        temperature=given.temperature if given.HasField("temperature") else 1.0,
+        top_p=given.top_p if given.HasField("top_p") else 1.0,
+        top_k=given.top_k if given.top_k < limits.vocab_size else 0,
+        min_p=given.min_p,
+        seed=given.seed if given.HasField("seed") else random.getrandbits(64),
+        presence_penalty=given.presence_penalty,
+        frequency_penalty=given.frequency_penalty,
+        repetition_penalty=given.repetition_penalty if given.HasField("repetition_penalty") else 1.0,
+        logit_bias=dict(given.logit_bias),
+    )
+    _check_range("temperature", params.temperature, 0, 2)
+    _check_range("top_p", params.top_p, 0, 1, above_low=True)
+    _check_range("min_p", params.min_p, 0, 1)
+    _check_range("presence_penalty", params.presence_penalty, -2, 2)
+    _check_range("frequency_penalty", params.frequency_penalty, -2, 2)
+    _check_range("repetition_penalty", params.repetition_penalty, 0, 10, above_low=True)
+    _check_count("logit_bias", len(params.logit_bias), MAX_LOGIT_BIAS)
+    for token_id, bias in params.logit_bias.items():
+        if token_id >= limits.vocab_size:
+            raise _out_of_vocabulary("logit_bias", token_id, limits)
+        _check_range("logit_bias", bias, -100, 100)
+    return params
+
+
+def _stop_params(given: common_pb2.StopParams, prompt_length: int, limits: ModelLimits) -> StopParams:
+    max_tokens = _max_tokens(given, prompt_length, limits)
+    if given.min_tokens > max_tokens:
+        raise InvalidArgument(
+            f"min_tokens ({given.min_tokens}) is more than the {max_tokens} tokens that may be generated", "min_tokens"
+        )
+    stop_ids = frozenset(given.stop_token_ids)
+    _check_count("stop_token_ids", len(given.stop_token_ids), MAX_STOP_TOKEN_IDS)
+    if stop_ids and max(stop_ids) >= limits.vocab_size:
+        raise _out_of_vocabulary("stop_token_ids", max(stop_ids), limits)
+    return StopParams(
+        max_tokens=max_tokens,
+        min_tokens=given.min_tokens,
+        stop_token_ids=stop_ids if given.ignore_eos else stop_ids | limits.eos_token_ids,
+    )
+
+
+def _max_tokens(given: common_pb2.StopParams, prompt_length: int, limits: ModelLimits) -> int:
+    """The request's max_tokens, or what fits. The wording of the errors is the one that OpenAI's clients know."""
+    limit = limits.max_model_len
+    if given.HasField("max_tokens"):
+        wanted = given.max_tokens
+        if wanted < 1:
+            raise InvalidArgument("max_tokens must be at least 1, not 0", "max_tokens")
+        if prompt_length + wanted > limit:
+            raise ContextLengthExceeded(
+                f"This model's maximum context length is {limit} tokens. "
+                f"However, you requested {prompt_length + wanted} tokens "
+                f"({prompt_length} in the prompt, {wanted} for the completion). "
+                "Please reduce the length of the prompt or the completion.",
+                "prompt_ids" if prompt_length >= limit else "max_tokens",
+            )
+        return wanted
+    if prompt_length >= limit:
+        raise ContextLengthExceeded(
+            f"This model's maximum context length is {limit} tokens. However, your prompt has {prompt_length} tokens, "
+            "which leaves no room for a completion. Please reduce the length of the prompt.",
+            "prompt_ids",
+        )
+    return limit - prompt_length
+
+
+def _check_range(param: str, value: float, low: float, high: float, *, above_low: bool = False) -> None:
+    """Both ends belong to the range, unless `above_low`. NaN is in no range."""
+    if not low <= value <= high or (above_low and value == low):
+        start = f"greater than {low} and" if above_low else f"at least {low} and"
+        raise InvalidArgument(f"{param} must be {start} at most {high}, not {value:.6g}", param)
+
+
+def _check_count(param: str, count: int, most: int) -> None:
+    if count > most:
+        raise InvalidArgument(f"{param} has {count} entries; at most {most} are allowed", param)
+
+
+def _out_of_vocabulary(param: str, token_id: int, limits: ModelLimits) -> InvalidArgument:
+    return InvalidArgument(
+        f"{param} has the token id {token_id}, which is not in the vocabulary (0 to {limits.vocab_size - 1})", param
+    )
