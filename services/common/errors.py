@@ -120,7 +120,7 @@ def _all_subclasses(cls: type[PostroadError]) -> list[type[PostroadError]]:
 
 def from_parts(status: grpc.StatusCode, reason: str, message: str, param: str | None = None) -> PostroadError:
     """The typed error of a reason; for an unknown reason one that carries the given status and reason."""
-    for cls in _all_subclasses(PostroadError):
+    for cls in _all_subclasses(PostroadError)[1:]:  # the base has Internal's reason
         if cls.reason == reason:
             return cls(message, param)
     error = PostroadError(message, param)

@@ -24,20 +24,23 @@ class CallTransport:
         with self._links.use(address) as link:
             call = link.stub.Generate(request, metadata=caller.metadata(), timeout=caller.time_remaining())
             self._calls += 1
+            ended = False
             try:
                 async for message in call:
                     if message.HasField("start"):
                         sink.on_start(message.start)
                     if message.HasField("end"):
+                        ended = True
                         sink.on_end(message.token_ids, message.end)
-                        return
-                    sink.on_tokens(message.token_ids)
+                    else:
+                        sink.on_tokens(message.token_ids)
             except grpc.aio.AioRpcError as error:
                 raise engine_error(error) from error
             finally:
                 self._calls -= 1
                 call.cancel()
-        raise EngineLost("the engine ended the stream without a terminal event")
+        if not ended:
+            raise EngineLost("the engine ended the stream without a terminal event")
 
     def read_out(self) -> dict[str, int]:
         return {"engine_calls": self._calls}

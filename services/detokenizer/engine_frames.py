@@ -22,7 +22,6 @@ class FrameTransport:
         self._peer = peer
         self._links = EngineLinks()
         self._opened: dict[EngineLink, asyncio.Task[FrameSession]] = {}  # open sessions, or on the way to be
-        self.sessions_opened = 0
 
     async def run(
         self, address: str, request: engine_pb2.GenerateRequest, caller: RequestContext, sink: TokenSink
@@ -56,9 +55,7 @@ class FrameTransport:
 
     async def _open(self, link: EngineLink) -> FrameSession:
         try:
-            session = await FrameSession.open(link.stub, self._peer, partial(self._opened.pop, link))
+            return await FrameSession.open(link.stub, self._peer, partial(self._opened.pop, link))
         except BaseException:
             del self._opened[link]
             raise
-        self.sessions_opened += 1
-        return session

@@ -12,7 +12,7 @@ from structlog.typing import FilteringBoundLogger
 
 from services.common.errors import PostroadError
 from services.common.request_context import RequestContext
-from services.common.tracing import OpenSpan
+from services.common.tracing import Attributes, OpenSpan
 from services.detokenizer.accounting import Timeline
 from services.detokenizer.metrics import DetokenizerMetrics
 from services.detokenizer.text_stream import TextStream
@@ -38,10 +38,10 @@ class Departure:
             self.raised = error
             raise
 
-    @property
-    def outcome(self) -> str:
+    def outcome(self, caller: RequestContext) -> str:
+        """In a word, for logs and metrics."""
         if isinstance(self.raised, asyncio.CancelledError):
-            return "cancelled"
+            return "deadline_exceeded" if caller.time_remaining() == 0 else "cancelled"
         if self.raised is not None:
             return self.raised.reason.lower() if isinstance(self.raised, PostroadError) else "internal"
         end = self.stream.end if self.stream else None
@@ -57,7 +57,7 @@ class Reporter:
 
     def report(self, caller: RequestContext, departure: Departure, timeline: Timeline, span: OpenSpan) -> None:
         """To be called when the request has left, whichever way."""
-        stream, outcome = departure.stream, departure.outcome
+        stream, outcome = departure.stream, departure.outcome(caller)
         tokens = stream.num_tokens if stream else 0
         timings = stream.end.timings if stream and stream.end else common_pb2.Timings()
         total_us = (time.perf_counter_ns() - timeline.arrival) // 1000
@@ -78,15 +78,18 @@ class Reporter:
             detokenise_ms=timings.detokenize_us / 1000,
             engine_hop_ms=timings.engine_hop_us / 1000,
         )
-        self._end_span(span, timeline, departure, tokens)
+        _end_span(span, timeline, departure, tokens, outcome)
 
-    def _end_span(self, span: OpenSpan, timeline: Timeline, departure: Departure, tokens: int) -> None:
-        to_epoch = time.time_ns() - time.perf_counter_ns()
-        if timeline.engine_ended:
-            span.phase("engine_call", timeline.engine_called + to_epoch, timeline.engine_ended + to_epoch)
-            span.phase("flush", timeline.engine_ended + to_epoch, time.time_ns())
-        failed = departure.raised is not None and departure.outcome != "cancelled"
-        span.end(
-            {"postroad.tokens": tokens, "postroad.messages": departure.messages},
-            departure.outcome if failed else None,
-        )
+
+def _end_span(span: OpenSpan, timeline: Timeline, departure: Departure, tokens: int, outcome: str) -> None:
+    now, to_epoch = time.time_ns(), time.time_ns() - time.perf_counter_ns()
+    if timeline.engine_ended:
+        span.phase("engine_call", timeline.engine_called + to_epoch, timeline.engine_ended + to_epoch)
+        span.phase("flush", timeline.engine_ended + to_epoch, now)
+    failed = departure.raised is not None and outcome != "cancelled"
+    attributes: Attributes = {
+        "postroad.tokens": tokens,
+        "postroad.messages": departure.messages,
+        "postroad.outcome": outcome,
+    }
+    span.end(attributes, outcome if failed else None)

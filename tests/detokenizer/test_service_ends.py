@@ -81,6 +81,7 @@ async def test_a_deadline_ends_the_engines_work(transport: Any) -> None:
             await generate(station.stub, request(params=ENDLESS), timeout=0.3)
         await station.until_idle()
         await engine.until_idle()
+        assert [entry["outcome"] for entry in station.request_logs()] == ["deadline_exceeded"]
 
 
 async def test_the_callers_deadline_is_the_engines() -> None:
