@@ -6,12 +6,14 @@ The one place that maps the stations' reasons to HTTP statuses.
 from __future__ import annotations
 
 import math
+import re
 
 import grpc
 import msgspec
 
 from services.common import errors
 
+_CLIENT_NAMES = {"messages_json": "messages", "template_kwargs_json": "chat_template_kwargs"}
 _RETRY_AFTER = 1.0  # seconds; engines restart and queues drain within a few
 
 
@@ -77,12 +79,13 @@ def body_too_large(limit: int) -> ApiError:
 
 
 def _client_param(param: str | None, prompt_field: str | None) -> str | None:
-    """A station's field path in the words of the HTTP API, whose fields are not nested."""
+    """A station's field path in the words of the HTTP API."""
     if param is None:
         return None
-    name = param.rsplit(".", 1)[-1]
-    is_prompt = name.startswith(("prompt_ids", "texts", "messages_json", "messages"))
-    return prompt_field if is_prompt and prompt_field else name
+    name = re.split(r"[.\[]", param, maxsplit=1)[0]
+    if name in ("prompt_ids", "texts"):
+        return prompt_field or "prompt"
+    return param.replace(name, _CLIENT_NAMES.get(name, name), 1)
 
 
 def from_station(error: errors.PostroadError, prompt_field: str | None = None) -> ApiError:

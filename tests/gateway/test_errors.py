@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from services.common import errors
+from services.gateway.errors import from_station
 from services.pb.postroad.v1 import detokenizer_pb2
 from tests.gateway.support.running import RunningGateway, events, running_gateway
 from tests.gateway.support.stations import Script, end, first
@@ -58,6 +59,22 @@ async def test_an_error_before_the_first_token_is_an_http_error(
     }
     assert ("retry-after" in response.headers) == (status in (429, 503))
     await gateway.assert_idle()
+
+
+@pytest.mark.parametrize(
+    ("param", "expected"),
+    [
+        ("messages[2].content", "messages[2].content"),
+        ("messages_json", "messages"),
+        ("template_kwargs_json", "chat_template_kwargs"),
+        ("prompt_ids", "messages"),
+        ("prompt_ids[3]", "messages"),
+        ("texts", "messages"),
+        ("logit_bias", "logit_bias"),
+    ],
+)
+def test_fields_of_stations_have_the_apis_names(param: str, expected: str) -> None:
+    assert from_station(errors.InvalidArgument("odd", param), "messages").param == expected
 
 
 async def test_fieldbug_17_context_length_has_openais_code_and_both_numbers(gateway: RunningGateway) -> None:
