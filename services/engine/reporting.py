@@ -21,7 +21,6 @@ class RequestRecord:
         self, context: RequestContext, tracing: Tracing, metrics: EngineMetrics, log: FilteringBoundLogger
     ) -> None:
         self._request_id = context.request_id
-        self._arrival_ns = time.time_ns()
         self._span = tracing.open("engine", context.traceparent)
         self._metrics = metrics
         self._log = log
@@ -47,7 +46,7 @@ class RequestRecord:
             "preemptions": sequence.preemptions,
         }
         self._metrics.request_ended(reason, counts["prompt_tokens"], phases)
-        start = self._arrival_ns
+        start = sequence.arrival_ns + time.time_ns() - time.monotonic_ns()  # spans are on the wall clock
         for name, duration in phases.named():
             self._span.phase(name, start, start + duration)
             start += duration

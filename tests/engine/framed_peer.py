@@ -10,7 +10,8 @@ from typing import Any
 import grpc
 
 from services.pb.postroad.v1 import engine_pb2
-from tests.engine.running_engine import WAIT_SECONDS, Generated, RunningEngine
+from tests.engine.running_engine import Generated, RunningEngine
+from tests.support.polling import WAIT_SECONDS
 
 
 class FramedPeer:

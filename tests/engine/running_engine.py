@@ -30,6 +30,7 @@ from services.engine.settings import EngineSettings
 from services.engine.station import SERVICE, EngineStation
 from services.engine.thread import Load
 from services.pb.postroad.v1 import common_pb2, debug_pb2, debug_pb2_grpc, engine_pb2, engine_pb2_grpc
+from tests.support.polling import WAIT_SECONDS, until
 
 VOCAB_SIZE = 1000
 EOS = 999
@@ -46,7 +47,6 @@ MODEL = ServedModel(
     ),
     created=1,
 )
-WAIT_SECONDS = 5.0
 
 
 def script(*token_ids: int) -> Script:
@@ -122,10 +122,15 @@ class RunningEngine:
 
     async def until(self, condition: Callable[[debug_pb2.ReadOutResponse], bool]) -> debug_pb2.ReadOutResponse:
         """The first read-out that meets the condition."""
-        async with asyncio.timeout(WAIT_SECONDS):
-            while True:
-                if condition(read_out := await self.read_out()):
-                    return read_out
+        read_out = debug_pb2.ReadOutResponse()
+
+        async def is_met() -> bool:
+            nonlocal read_out
+            read_out = await self.read_out()
+            return condition(read_out)
+
+        await until(is_met)
+        return read_out
 
     async def until_idle(self) -> debug_pb2.ReadOutResponse:
         """The read-out when every per-request map is empty; all pages must then be free or cached."""
@@ -135,9 +140,10 @@ class RunningEngine:
         return read_out
 
     async def until_health(self, state: str) -> None:
-        async with asyncio.timeout(WAIT_SECONDS):
-            while await self.health() != state:
-                pass
+        async def is_reached() -> bool:
+            return await self.health() == state
+
+        await until(is_reached)
 
     async def generate(self, message: engine_pb2.GenerateRequest, **call: Any) -> Generated:
         """Runs a request by `Generate` to its end. Raises the typed error of its status."""

@@ -162,4 +162,5 @@ async def test_fieldbug_25_a_storm_of_500_calls_cancelled_at_random_leaves_nothi
         assert set(outcomes) == {"cancelled", "None"}
         assert min(outcomes.count("cancelled"), outcomes.count("None")) > 50
         assert read_out.counters["preemptions"] > 0
+        assert not [entry for entry in engine.logs if entry["log_level"] != "info"]
         assert {"cancelled", "length"} == {entry["outcome"] for entry in engine.request_logs()}

@@ -10,7 +10,8 @@ import pytest
 from services.common.errors import Draining, from_rpc
 from services.pb.postroad.v1 import common_pb2
 from tests.engine.framed_peer import framed_peer
-from tests.engine.running_engine import WAIT_SECONDS, GatedExecutor, request, running_engine, scripted
+from tests.engine.running_engine import GatedExecutor, request, running_engine, scripted
+from tests.support.polling import WAIT_SECONDS
 
 
 async def stopped(engine):

@@ -13,7 +13,8 @@ from services.engine.plan import StepPlan, StepResult
 from services.engine.scheduler.config import SchedulerConfig
 from services.pb.postroad.v1 import common_pb2
 from tests.engine.framed_peer import framed_peer
-from tests.engine.running_engine import WAIT_SECONDS, GatedExecutor, request, running_engine, scripted
+from tests.engine.running_engine import GatedExecutor, request, running_engine, scripted
+from tests.support.polling import WAIT_SECONDS
 
 
 class FailingExecutor:

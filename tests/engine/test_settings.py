@@ -1,0 +1,47 @@
+"""The engine's flags."""
+
+from __future__ import annotations
+
+import pytest
+
+from services.engine.settings import EngineSettings
+
+
+def test_defaults():
+    settings = EngineSettings.parse([])
+    assert (settings.port, settings.metrics_port, settings.model, settings.executor) == (
+        50052,
+        9462,
+        "default",
+        "torch",
+    )
+    assert (settings.max_waiting, settings.kv_cache_memory, settings.num_pages) == (1024, None, None)
+
+
+@pytest.mark.parametrize(("text", "expected"), [("2GiB", 2 << 30), ("512MB", 512_000_000), ("4096", 4096)])
+def test_sizes_of_the_kv_pool(text, expected):
+    assert EngineSettings.parse(["--kv-cache-memory", text]).kv_cache_memory == expected
+
+
+def test_flags_go_before_variables(monkeypatch):
+    monkeypatch.setenv("POSTROAD_ENGINE_MAX_NUM_SEQS", "7")
+    monkeypatch.setenv("POSTROAD_ENGINE_MAX_MODEL_LEN", "99")
+    settings = EngineSettings.parse(["--max-num-seqs", "8"])
+    assert (settings.max_num_seqs, settings.max_model_len) == (8, 99)
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (["--max-num-seqs", "600"], "max-batch-tokens"),
+        (["--executor", "cuda"], "--executor"),
+        (["--kv-cache-memory", "much"], "--kv-cache-memory"),
+        (["--max-waiting", "0"], "--max-waiting"),
+        (["--step-ms", "-1"], "--step-ms"),
+    ],
+)
+def test_what_cannot_work_is_refused_by_name(capsys, flags, named):
+    with pytest.raises(SystemExit) as exit_:
+        EngineSettings.parse(flags)
+    assert exit_.value.code == 2
+    assert named in capsys.readouterr().err
