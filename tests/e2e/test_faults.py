@@ -1,0 +1,153 @@
+"""kill -9 of each service while requests run: proper errors, no hang, back in use by itself, nothing else restarted."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from tests.e2e.client import Client, Streamed, until, user
+from tests.support.stack import Stack
+
+LONG = {"max_tokens": 400, "ignore_eos": True, "temperature": 0}
+ENDS_WITHIN = 15  # seconds: far more than it takes, far less than the request's deadline: a hang fails
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[Stack]:
+    with Stack(engine_flags="--executor scripted --step-ms 25") as stack:
+        yield stack
+
+
+async def start_streams(client: Client, count: int) -> list[asyncio.Task[Streamed]]:
+    """Streams that run and have shown text each."""
+    started = [asyncio.Event() for _ in range(count)]
+    tasks = [
+        asyncio.create_task(
+            client.stream(messages=user(f"story {i}"), on_delta=lambda _, e=event: e.set(), **LONG)  # type: ignore[misc]
+        )
+        for i, event in enumerate(started)
+    ]
+    async with asyncio.timeout(30):
+        await asyncio.gather(*(event.wait() for event in started))
+    return tasks
+
+
+async def serves_again(client: Client) -> bool:
+    try:
+        response = await client.post("/v1/chat/completions", messages=user("hello"), max_tokens=3)
+    except httpx.TransportError:
+        return False
+    return response.status_code == 200
+
+
+async def others_unchanged(stack: Stack, before: dict[str, int], killed: str) -> None:
+    after = stack.pids()
+    assert {name for name in before if before[name] != after[name]} == {killed}
+
+
+@pytest.mark.parametrize("victim", ["engine", "detokenizer"])
+async def test_fieldbug_27_killing_it_in_mid_stream_ends_each_stream_with_an_error_frame(
+    stack: Stack, victim: str
+) -> None:
+    async with Client(stack) as client:
+        before = stack.pids()
+        streams = await start_streams(client, 8)
+        whole = asyncio.create_task(client.post("/v1/chat/completions", messages=user("whole"), **LONG))
+        await until(lambda: runs(client, 9), 20, lambda: "the ninth never ran")
+        stack.kill(victim)
+        async with asyncio.timeout(ENDS_WITHIN):
+            results = await asyncio.gather(*streams)
+        for result in results:
+            assert result.text  # what was sent stays sent
+            assert result.error is not None
+            assert result.error["message"]
+            assert result.error["type"]
+            assert not result.done
+        response = await whole  # it had no byte yet: sent again by the gateway, or a clean 503
+        assert response.status_code in (200, 502, 503), response.text
+        if response.status_code == 200:
+            assert response.json()["usage"]["completion_tokens"] == LONG["max_tokens"]
+        else:
+            assert response.json()["error"]["message"]
+        await until(lambda: serves_again(client), 30, lambda: f"{victim} not in use again")
+        await others_unchanged(stack, before, victim)
+        await client.wait_idle()
+
+
+async def runs(client: Client, count: int) -> bool:
+    return (await client.read_outs())["engine"]["scheduler_running"] == count
+
+
+@pytest.mark.parametrize("victim", ["tokenizer", "detokenizer", "engine"])
+async def test_a_request_that_had_no_token_yet_is_sent_again_and_succeeds(stack: Stack, victim: str) -> None:
+    async with Client(stack) as client:
+        before = stack.pids()
+        stack.kill(victim)
+        async with asyncio.timeout(60):
+            answers = await asyncio.gather(
+                client.whole(messages=user("one"), max_tokens=5, ignore_eos=True),
+                client.stream(messages=user("two"), max_tokens=5, ignore_eos=True),
+            )
+        assert answers[0]["usage"]["completion_tokens"] == 5
+        assert answers[1].done
+        assert answers[1].usage is not None
+        await others_unchanged(stack, before, victim)
+
+
+async def test_killing_the_tokenizer_leaves_running_streams_alone(stack: Stack) -> None:
+    async with Client(stack) as client:
+        streams = await start_streams(client, 4)
+        stack.kill("tokenizer")
+        results = await asyncio.gather(*streams)
+        assert all(result.done and result.error is None for result in results)
+        await until(lambda: serves_again(client), 30, lambda: "tokenizer not in use again")
+
+
+async def test_killing_the_gateway_closes_connections_and_frees_the_engine(stack: Stack) -> None:
+    async with Client(stack) as client:
+        before = stack.pids()
+        streams = await start_streams(client, 8)
+        stack.kill("gateway")
+        async with asyncio.timeout(ENDS_WITHIN):
+            results = await asyncio.gather(*streams, return_exceptions=True)
+        assert all(isinstance(result, httpx.TransportError) for result in results), results
+        await until(lambda: serves_again(client), 30, lambda: "gateway not in use again")
+        await client.wait_idle()
+        await others_unchanged(stack, before, "gateway")
+
+
+async def test_fieldbug_28_ready_follows_the_engine(stack: Stack) -> None:
+    async with Client(stack) as client:
+        assert (await client.http.get("/ready")).status_code == 200
+        stack.kill("engine")
+
+        async def not_ready() -> bool:
+            return (await client.http.get("/ready")).status_code == 503
+
+        await until(not_ready, 10, lambda: "ready without an engine")
+        assert (await client.http.get("/health")).status_code == 200  # the gateway itself lives
+        await until(lambda: serves_again(client), 30, lambda: "engine not in use again")
+
+        async def ready() -> bool:
+            return (await client.http.get("/ready")).status_code == 200
+
+        await until(ready, 10, lambda: "not ready though it serves")
+
+
+async def test_fieldbug_29_quiet_streams_outlive_keepalive(stack: Stack) -> None:
+    """Pings every 1.5 s on a connection without traffic must not earn too_many_pings."""
+    async with Client(stack) as client:
+        before = stack.pids()
+        quiet_until = time.monotonic() + 8
+        await until(lambda: passed(quiet_until), 10, lambda: "")
+        assert (await client.whole(messages=user("after silence"), max_tokens=3))["choices"]
+        assert stack.pids() == before
+        assert "too_many_pings" not in stack.log_text()
+
+
+async def passed(moment: float) -> bool:
+    return time.monotonic() >= moment

@@ -1,0 +1,114 @@
+"""The running system says what transformers' own generate says: same weights, greedy, float32."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from services.engine.loading.files import read_model_files
+from services.engine.loading.source import resolve
+from tests.e2e.client import Client, user
+from tests.support.stack import Stack
+
+MAX_TOKENS = 32
+
+CHATS: list[list[dict[str, str]]] = [
+    user("What is the capital of France?"),
+    user("用中文介绍一下北京的历史。"),
+    user("请把“早上好”翻译成英文。"),
+    user("Tell me a joke with emoji 😀🎉👩‍👩‍👧‍👦"),
+    user("What does 🚀 mean?"),
+    user("Write a Python function that returns the n-th Fibonacci number."),
+    user('```c\nfor (int i = 0; i < 10; i++) printf("%d\\n", i);\n```\nWhat does this print?'),
+    [{"role": "system", "content": ""}, *user("Say hello.")],
+    [{"role": "system", "content": "You are a pirate."}, *user("Who are you?")],
+    [
+        *user("My name is Ada."),
+        {"role": "assistant", "content": "Nice to meet you, Ada!"},
+        *user("What is my name?"),
+    ],
+    [
+        {"role": "system", "content": "Answer in one word."},
+        *user("Colour of the sky?"),
+        {"role": "assistant", "content": "Blue."},
+        *user("Colour of grass?"),
+        {"role": "assistant", "content": "Green."},
+        *user("Colour of snow?"),
+    ],
+    user("1234567890 + 987654321 = ?"),
+    user("   leading and trailing spaces   "),
+    user("line one\n\n\tline two\r\nline three"),
+    user("Расскажи о Москве."),
+    user("日本の首都はどこですか？"),
+    user("مرحبا، كيف حالك؟"),
+    user("What is the meaning of <|im_start|> in a prompt?"),
+    user("x" * 300),
+    user("List the planets of the solar system in order."),
+]
+
+
+@pytest.fixture(scope="module")
+def oracle(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Greedy answers of transformers' own model, tokenizer and template to CHATS."""
+    import torch  # noqa: PLC0415
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer  # noqa: PLC0415
+    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint  # noqa: PLC0415
+
+    torch.set_num_threads(1)  # two threads that wait for each other on busy cores are slower than one
+    source = resolve("default")
+    files = read_model_files(source)
+    folder = tmp_path_factory.mktemp("tokenizer")
+    for name, content in files.tokenizer_files.items():
+        (folder / name).write_bytes(content)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**files.config), dtype=torch.float32)
+    # transformers' own reader of the file: from_pretrained(gguf_file=...) would need accelerate
+    weights = load_gguf_checkpoint(source.path, return_tensors=True, model_to_load=model)["tensors"]
+    missing = model.load_state_dict(weights, strict=False).missing_keys
+    assert missing == ["lm_head.weight"], missing  # tied to the embedding
+    model.tie_weights()
+    model.eval()
+    return [_greedy(model, tokenizer, chat) for chat in CHATS]
+
+
+def _greedy(model: Any, tokenizer: Any, chat: list[dict[str, str]]) -> str:
+    prompt = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+    output = model.generate(**prompt, max_new_tokens=MAX_TOKENS, do_sample=False)
+    text: str = tokenizer.decode(output[0, prompt["input_ids"].shape[1] :], skip_special_tokens=True)
+    return text
+
+
+async def test_twenty_chats_equal_transformers_streamed_and_whole(real_stack: Stack, oracle: list[str]) -> None:
+    async with Client(real_stack) as client:
+        for chat, expected in zip(CHATS, oracle, strict=True):
+            body = {"messages": chat, "temperature": 0, "max_tokens": MAX_TOKENS}
+            whole = await client.whole(**body)
+            streamed = await client.stream(**body)
+            choice = whole["choices"][0]
+            assert choice["message"]["content"] == expected, chat
+            assert streamed.text == expected, chat
+            assert streamed.done
+            assert streamed.finish_reason == choice["finish_reason"]
+            assert streamed.usage is not None
+            assert streamed.usage["completion_tokens"] == whole["usage"]["completion_tokens"]
+
+
+async def test_32_concurrent_streams_each_equal_their_lone_run(real_stack: Stack) -> None:
+    prompts = [f"{chat[-1]['content']} ({number})" for number in (1, 2) for chat in CHATS][:32]
+    bodies = [{"messages": user(text), "temperature": 0, "max_tokens": 24} for text in prompts]
+    async with Client(real_stack) as client:
+        alone = [(await client.stream(**body)).text for body in bodies]
+        together = await asyncio.gather(*(client.stream(**body) for body in bodies))
+        assert [one.text for one in together] == alone
+        assert all(one.done for one in together)
+
+
+async def test_fieldbug_11_prompt_tokens_equal_what_tokenize_counts(real_stack: Stack) -> None:
+    async with Client(real_stack) as client:
+        for chat in CHATS:
+            counted = (await client.post("/tokenize", messages=chat)).json()
+            usage = (await client.whole(messages=chat, max_tokens=1, temperature=0))["usage"]
+            assert usage["prompt_tokens"] == counted["count"] == len(counted["tokens"]), json.dumps(chat)
