@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -18,10 +19,13 @@ from services.common.live_requests import LiveRequests
 from services.common.request_context import RequestContext
 from services.common.tracing import Tracing
 from services.pb.postroad.v1 import debug_pb2, tokenizer_pb2, tokenizer_pb2_grpc
-from services.tokenizer.chat import parse_chat
+from services.tokenizer.chat import Chat, parse_chat
 from services.tokenizer.metrics import TokenizerMetrics
 from services.tokenizer.model_tokenizer import ModelTokenizer
 from services.tokenizer.worker_pool import WorkerPool
+
+# `messages[0].role` stands in the request's field `messages_json`.
+_JSON_FIELD = re.compile("^(messages|tools|template_kwargs)")
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -138,13 +142,19 @@ def _encode(tokenizer: ModelTokenizer, request: tokenizer_pb2.EncodeRequest) -> 
 def _render_chat(
     tokenizer: ModelTokenizer, request: tokenizer_pb2.RenderChatRequest
 ) -> tokenizer_pb2.RenderChatResponse:
-    chat = parse_chat(
+    try:
+        prompt = tokenizer.render(_chat_of(request))
+    except InvalidArgument as error:
+        raise InvalidArgument(error.message, _JSON_FIELD.sub(r"\1_json", error.param or "")) from error
+    # The template wrote every special token that it wants, the beginning-of-sequence token among them.
+    ids = tokenizer.encode(prompt, add_special_tokens=False)
+    return tokenizer_pb2.RenderChatResponse(prompt=prompt, ids=ids)
+
+
+def _chat_of(request: tokenizer_pb2.RenderChatRequest) -> Chat:
+    return parse_chat(
         request.messages_json,
         tools_json=request.tools_json if request.HasField("tools_json") else None,
         template_kwargs_json=request.template_kwargs_json if request.HasField("template_kwargs_json") else None,
         add_generation_prompt=request.add_generation_prompt if request.HasField("add_generation_prompt") else True,
     )
-    prompt = tokenizer.render(chat)
-    # The template wrote every special token that it wants, the beginning-of-sequence token among them.
-    ids = tokenizer.encode(prompt, add_special_tokens=False)
-    return tokenizer_pb2.RenderChatResponse(prompt=prompt, ids=ids)

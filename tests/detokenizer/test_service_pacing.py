@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
 import pytest
+import structlog
 
+from services.common.errors import EngineLost
+from services.detokenizer.accounting import Timeline
+from services.detokenizer.decode import make_decoder_factory
 from services.detokenizer.pacing import PACED_FROM, Pacer
+from services.detokenizer.pipeline import TextPipeline
+from services.detokenizer.stop import StopMatcher
+from services.detokenizer.text_stream import TextStream
+from services.pb.postroad.v1 import common_pb2, engine_pb2
 from tests.detokenizer.client import generate, request
 from tests.engine.running_engine import GatedExecutor
-from tests.support.engines import address, saying, scripted_engine
+from tests.support.engines import address, default_tokenizer, saying, scripted_engine
 from tests.support.polling import until
 from tests.support.stations import running_detokenizer
 
@@ -58,58 +67,89 @@ async def test_a_release_may_hold_again() -> None:
     assert len(pacer) == 0
 
 
+def open_stream(live: int, *stops: str) -> TextStream:
+    """A stream whose pace is longer than any test, beside `live` others."""
+    tokenizer = default_tokenizer()
+    decoder = make_decoder_factory(tokenizer)([1], skip_special_tokens=True)
+    pipeline = TextPipeline(decoder, StopMatcher(stops, include_match=False))
+    return TextStream(pipeline, Pacer(1e6, lambda: live), Timeline.begin(), 1, structlog.get_logger())
+
+
+def ids_of(text: str) -> list[int]:
+    ids: list[int] = default_tokenizer().encode(text, add_special_tokens=False).ids
+    return ids
+
+
+async def stays_silent(reading: asyncio.Task[Any]) -> bool:
+    for _ in range(10):
+        await asyncio.sleep(0)
+    return not reading.done()
+
+
+async def test_beside_few_streams_each_token_is_a_message() -> None:
+    stream = open_stream(PACED_FROM - 1)
+    for word in (" one", " two", " three"):
+        stream.on_tokens(ids_of(word))
+        assert (await stream.next_delta()).text == word
+
+
+async def test_beside_many_streams_text_waits_for_its_time_but_not_at_the_ends() -> None:
+    stream = open_stream(PACED_FROM)
+    stream.on_tokens(ids_of(" one"))
+    assert (await stream.next_delta()).text == " one"
+    reading = asyncio.create_task(stream.next_delta())
+    stream.on_tokens(ids_of(" two"))
+    assert await stays_silent(reading)
+    stream.on_end(ids_of(" three"), engine_pb2.StreamEnd(finish_reason=common_pb2.FINISH_REASON_LENGTH))
+    last = await reading
+    assert (last.text, last.num_tokens, last.HasField("end")) == (" two three", 2, True)
+
+
+async def test_a_first_token_without_text_goes_at_once() -> None:
+    stream = open_stream(PACED_FROM)
+    stream.on_start(engine_pb2.StreamStart(cached_tokens=3))
+    stream.on_tokens(ids_of("👩")[:1])
+    first = await stream.next_delta()
+    assert (first.text, first.num_tokens, first.start.cached_tokens) == ("", 1, 3)
+
+
+async def test_a_stop_string_ends_a_held_stream_at_once() -> None:
+    stream = open_stream(PACED_FROM, " three")
+    stream.on_tokens(ids_of(" one"))
+    await stream.next_delta()
+    reading = asyncio.create_task(stream.next_delta())
+    stream.on_tokens(ids_of(" two"))
+    assert await stays_silent(reading)
+    stream.on_tokens(ids_of(" three"))
+    last = await reading
+    assert (last.text, last.end.stop_string) == (" two", " three")
+
+
+async def test_an_error_goes_at_once_after_the_text_before_it() -> None:
+    stream = open_stream(PACED_FROM)
+    stream.on_tokens(ids_of(" one"))
+    await stream.next_delta()
+    stream.on_tokens(ids_of(" two"))
+    stream.on_error(EngineLost("gone"))
+    assert (await stream.next_delta()).text == " two"
+    with pytest.raises(EngineLost):
+        await stream.next_delta()
+
+
 async def test_messages_of_many_streams_are_fewer_and_hold_the_same_text() -> None:
+    executor = GatedExecutor(saying(" one two three four", step_ms=4))
     async with (
-        scripted_engine(saying(" one two three four", step_ms=4)) as engine,
+        scripted_engine(executor) as engine,
         running_detokenizer(address(engine), pace_ms=1000) as station,
     ):
         messages = [request([n], params={"max_tokens": TOKENS}) for n in range(MANY)]
-        answers = await asyncio.gather(*(generate(station.stub, message) for message in messages))
+        calls = [asyncio.create_task(generate(station.stub, message)) for message in messages]
+        await engine.until(lambda read_out: read_out.requests["engine_live"] == MANY)
+        executor.allow(100 * TOKENS)
+        answers = await asyncio.gather(*calls)
         for answer in answers:
             assert answer.text == " one two three four" * (TOKENS // 4)
             assert answer.num_tokens == TOKENS
             assert answer.deltas[0].HasField("start")
-        assert sum(len(answer.deltas) for answer in answers) < MANY * TOKENS / 4
-        await station.until_idle()
-
-
-@pytest.mark.parametrize(("pace_ms", "streams"), [(1000, PACED_FROM // 2), (0, MANY)], ids=["few", "no pace"])
-async def test_without_pacing_each_step_is_a_message(pace_ms: float, streams: int) -> None:
-    executor = GatedExecutor(saying(" one two three four"))
-    async with (
-        scripted_engine(executor) as engine,
-        running_detokenizer(address(engine), pace_ms=pace_ms) as station,
-    ):
-        counts = [0] * streams
-
-        async def count_messages(number: int) -> None:
-            call = station.stub.Generate(request([number], params={"max_tokens": 1000}))
-            while await call.read():
-                counts[number] += 1
-
-        readers = [asyncio.create_task(count_messages(number)) for number in range(streams)]
-        while not all(counts):  # until every stream runs
-            executor.allow(1)
-            await asyncio.sleep(0.001)
-        for _ in range(3):
-            before = list(counts)
-            executor.allow(1)
-            await until(lambda before=before: all(new > old for new, old in zip(counts, before, strict=True)))
-        for reader in readers:
-            reader.cancel()
-        await station.until_idle()
-        executor.allow(5)
-        await engine.until_idle()
-
-
-async def test_a_paced_stream_ends_at_once() -> None:
-    """With the longest pace, a stream that ends within it has its first message and its last."""
-    async with (
-        scripted_engine(saying(" one two three four")) as engine,
-        running_detokenizer(address(engine), pace_ms=1000) as station,
-    ):
-        messages = [request([n], stop=["three four"], params={"max_tokens": 400}) for n in range(MANY)]
-        answers = await asyncio.gather(*(generate(station.stub, message) for message in messages))
-        assert {answer.text for answer in answers} == {" one two "}
-        assert max(len(answer.deltas) for answer in answers) <= 3
+        assert sum(len(answer.deltas) for answer in answers) < MANY * TOKENS / 2
         await station.until_idle()

@@ -78,14 +78,14 @@ async def test_fieldbug_11_a_chat_counts_as_many_tokens_as_its_prompt(station: R
     ("request_", "param"),
     [
         (tokenizer_pb2.EncodeRequest(), "texts"),
-        (tokenizer_pb2.RenderChatRequest(), "messages"),
-        (tokenizer_pb2.RenderChatRequest(messages_json='[{"role": "robot"}]'), "messages[0].role"),
-        (tokenizer_pb2.RenderChatRequest(messages_json='[{"role":"user","content":"x"}]', tools_json=""), "tools"),
+        (tokenizer_pb2.RenderChatRequest(), "messages_json"),
+        (tokenizer_pb2.RenderChatRequest(messages_json='[{"role": "robot"}]'), "messages_json[0].role"),
+        (tokenizer_pb2.RenderChatRequest(messages_json='[{"role":"user","content":"x"}]', tools_json=""), "tools_json"),
         (
             tokenizer_pb2.RenderChatRequest(
                 messages_json='[{"role":"user","content":"x"}]', template_kwargs_json='{"tokenize": true}'
             ),
-            "template_kwargs",
+            "template_kwargs_json",
         ),
     ],
 )
