@@ -85,7 +85,7 @@ def _end_span(span: OpenSpan, timeline: Timeline, departure: Departure, tokens: 
     now, to_epoch = time.time_ns(), time.time_ns() - time.perf_counter_ns()
     if timeline.engine_ended:
         span.phase("engine_call", timeline.engine_called + to_epoch, timeline.engine_ended + to_epoch)
-        span.phase("flush", timeline.engine_ended + to_epoch, now)
+        span.phase("detokenise", timeline.engine_ended + to_epoch, now)
     failed = departure.raised is not None and outcome != "cancelled"
     attributes: Attributes = {
         "postroad.tokens": tokens,

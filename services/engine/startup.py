@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 
@@ -33,6 +34,9 @@ def load_engine(settings: EngineSettings, publish: Callable[[ServedModel], None]
     if settings.executor == "scripted":
         executor = _scripted_executor(settings, files)
     else:
+        # Read by OpenMP when torch is loaded. Its threads would spin for milliseconds at each of a step's hundreds of
+        # barriers; with another process on one of the cores, a step of 29 ms then takes 350 to 1,300.
+        os.environ.setdefault("GOMP_SPINCOUNT", "2000")
         # Imported here: only this executor needs torch.
         from services.engine.torch_startup import load_torch_executor  # noqa: PLC0415
 
