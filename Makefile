@@ -19,6 +19,7 @@ DETOKENIZER_FLAGS ?=
 LAUNCHER_FLAGS ?=
 # make chat
 URL ?= http://127.0.0.1:$(PORT)
+CHAT_FLAGS ?=
 # make test
 TESTS ?= tests
 PYTEST_FLAGS ?=
@@ -48,7 +49,7 @@ serve: serve-env ## run the four services here (MODEL=, PORT=, ENGINE_FLAGS=, â€
 		$(if $(DETOKENIZER_FLAGS),--detokenizer-flags='$(DETOKENIZER_FLAGS)') $(LAUNCHER_FLAGS)
 
 chat: serve-env ## chat in the terminal with the running gateway (URL=, PORT=)
-	@$(VENV_PYTHON) -m services.chat --url='$(URL)'
+	@$(VENV_PYTHON) -m services.chat --url='$(URL)' $(CHAT_FLAGS)
 
 test: dev-env ## the fast tests (TESTS=tests/engine, PYTEST_FLAGS=â€¦)
 	$(VENV_PYTHON) -m pytest -q -m 'not slow' $(PYTEST_FLAGS) $(TESTS)

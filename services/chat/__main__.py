@@ -10,14 +10,14 @@ import asyncio
 import os
 import sys
 
-from services.chat.client import ChatClient, ChatError
+from services.chat.client import ChatClient, ChatError, Sampling
 from services.chat.lines import lines_of_stdin
 from services.chat.session import COMMANDS, ChatSession
 
 
-async def chat(url: str, api_key: str) -> int:
+async def chat(url: str, sampling: Sampling, api_key: str) -> int:
     """Runs the chat on the standard streams; returns the exit code."""
-    async with ChatClient(url, api_key) as client:
+    async with ChatClient(url, sampling, api_key) as client:
         try:
             model = await client.model()
         except ChatError as error:
@@ -33,9 +33,15 @@ def main() -> int:
     """Reads the flags and chats; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m services.chat", description="Chat with a running gateway.")
     parser.add_argument("--url", default="http://127.0.0.1:8000", help="the gateway (default: %(default)s)")
+    default = Sampling()
+    parser.add_argument("--temperature", type=float, default=default.temperature, help="(default: %(default)s)")
+    parser.add_argument(
+        "--max-tokens", type=int, default=default.max_tokens, help="of an answer (default: %(default)s)"
+    )
     args = parser.parse_args()
+    sampling = Sampling(args.temperature, args.max_tokens)
     try:
-        return asyncio.run(chat(args.url, os.environ.get("OPENAI_API_KEY", "")))
+        return asyncio.run(chat(args.url, sampling, os.environ.get("OPENAI_API_KEY", "")))
     except KeyboardInterrupt:  # between two answers, without a line editor
         return 130
 

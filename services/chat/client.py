@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import httpx
@@ -16,11 +17,20 @@ class ChatError(Exception):
     """The answer did not come, or not whole; the message is for people."""
 
 
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How answers are made. Small models ramble at the API's default temperature of 1."""
+
+    temperature: float = 0.3
+    max_tokens: int = 1024
+
+
 class ChatClient:
     """Talks to the gateway at `url`, without any proxy. An async context manager."""
 
-    def __init__(self, url: str, api_key: str = "") -> None:
+    def __init__(self, url: str, sampling: Sampling | None = None, api_key: str = "") -> None:
         self._url = url.rstrip("/")
+        self._sampling = sampling or Sampling()
         headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         # An answer may be long in coming; whether the gateway is there at all shows at once.
         timeout = httpx.Timeout(None, connect=CONNECT_SECONDS)
@@ -47,7 +57,7 @@ class ChatClient:
 
     async def stream(self, model: str, messages: Sequence[Message]) -> AsyncGenerator[str, None]:
         """Yields the answer's text as it comes. Closing the generator cancels the request. Raises ChatError."""
-        body = {"model": model, "messages": list(messages), "stream": True}
+        body = {"model": model, "messages": list(messages), "stream": True, **asdict(self._sampling)}
         try:
             async with self._http.stream("POST", "/v1/chat/completions", json=body) as response:
                 if response.status_code != httpx.codes.OK:

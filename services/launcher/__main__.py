@@ -21,7 +21,7 @@ BANNER = """\
 Postroad serves on {url}. An example call:
 
   curl {url}/v1/chat/completions -H 'content-type: application/json' \\
-    -d '{{"messages": [{{"role": "user", "content": "What is the capital of France?"}}], "max_tokens": 64}}'
+    -d '{{"messages": [{{"role": "user", "content": "What is the capital of France?"}}], "temperature": 0}}'
 
 Logs as they were written: {logs}/. Ctrl-C stops everything."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from services.chat.client import ChatClient, ChatError
+from services.chat.client import ChatClient, ChatError, Sampling
 from tests.chat.fake_gateway import DONE, SSE_HEAD, Answer, event, fake_gateway, response
 from tests.support.ports import free_ports
 
@@ -38,11 +38,13 @@ async def test_streams_the_deltas() -> None:
     assert await deltas(replies(SSE_HEAD, event("Good "), event("day"), DONE)) == ["Good ", "day"]
 
 
-async def test_sends_model_messages_and_stream() -> None:
-    async with fake_gateway(replies(SSE_HEAD, DONE)) as gateway, ChatClient(gateway.url) as client:
+async def test_sends_model_messages_and_sampling() -> None:
+    async with fake_gateway(replies(SSE_HEAD, DONE)) as gateway, ChatClient(gateway.url, Sampling(0.0, 7)) as client:
         assert await client.model() == "tiny"
         assert [text async for text in client.stream("tiny", HELLO)] == []
-        assert gateway.bodies == [{"model": "tiny", "messages": HELLO, "stream": True}]
+        assert gateway.bodies == [
+            {"model": "tiny", "messages": HELLO, "stream": True, "temperature": 0.0, "max_tokens": 7}
+        ]
 
 
 async def test_line_separators_inside_the_text_do_not_split_an_event() -> None:

@@ -39,7 +39,7 @@ def test_openai_python(real_stack: Stack) -> None:
 
 def test_chat(real_stack: Stack) -> None:
     lines = "What is the capital of France?\n/quit\n"
-    command = [sys.executable, "-m", "services.chat", "--url", real_stack.url]
+    command = [sys.executable, "-m", "services.chat", "--url", real_stack.url, "--temperature=0", "--max-tokens=64"]
     done = subprocess.run(command, input=lines, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert done.returncode == 0, done.stderr
     assert "Paris" in done.stdout
