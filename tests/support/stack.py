@@ -78,6 +78,12 @@ class Stack:
         """The process id of each service that runs now, as the launcher wrote it down."""
         return {name: pid for name in SERVICES if (pid := self._pid(name)) is not None}
 
+    @property
+    def launcher_pid(self) -> int:
+        """The process id of the launcher itself."""
+        assert self._launcher is not None
+        return self._launcher.pid
+
     def kill(self, service: str, number: signal.Signals = signal.SIGKILL) -> None:
         """Sends a signal that ends the service; returns when the launcher has noticed its end."""
         pid = self.pids()[service]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 
@@ -47,6 +48,13 @@ def test_leaving_stops_every_process() -> None:
     with Stack(engine_flags="--executor scripted") as stack:
         pids = stack.pids()
     assert not any(map(is_alive, pids.values()))
+
+
+def test_killing_the_launcher_ends_every_service() -> None:
+    with Stack(engine_flags="--executor scripted") as stack:
+        pids = stack.pids()
+        os.kill(stack.launcher_pid, signal.SIGKILL)
+        wait_until(lambda: not any(map(is_alive, pids.values())), "the services died with the launcher")
 
 
 def test_a_service_that_cannot_start_fails_with_its_words() -> None:
