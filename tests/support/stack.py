@@ -61,8 +61,7 @@ class Stack:
             f"--gateway-flags={gateway_flags}",
         ]
         clean = {key: value for key, value in os.environ.items() if not key.startswith("POSTROAD_")}
-        # Roads of a test run share the cores: OpenMP threads that spin while they wait slow a step down fivefold.
-        self._env = {"OMP_WAIT_POLICY": "PASSIVE", **clean, **(env or {})}
+        self._env = {**clean, **(env or {})}
         self._launcher: Program | None = None
 
     @property
