@@ -15,6 +15,7 @@ from services.gateway.replicas import ModelCard, Stations
 from services.gateway.request_scope import RequestScopes
 from services.gateway.road import Road
 from services.gateway.settings import GatewaySettings
+from services.gateway.waiting_room import WaitingRoom
 
 DEFAULT_MODEL = "default"  # names whatever is served
 
@@ -32,7 +33,8 @@ class Gateway:
         self.metrics = GatewayMetrics(self.registry, self.live.__len__)
         self.reporter = Reporter(log, self.metrics)
         self.stations = Stations(settings.tokenizer, settings.detokenizer, settings.engine_addresses, log)
-        self.road = Road(self.stations, settings.retry_wait, log)
+        self.waiting = WaitingRoom(settings.max_waiting)
+        self.road = Road(self.stations, settings.retry_wait, self.waiting, log)
         self.draining = False
 
     async def model(self, name: str | None, until: float) -> ModelCard:
@@ -42,7 +44,8 @@ class Gateway:
         """
         card = self.stations.engines.card
         if card is None:
-            await self.stations.engines.choose(until)
+            with self.waiting.place():
+                await self.stations.engines.choose(until)
             card = self.stations.engines.card
             assert card is not None, "a serving engine has a card"
         if name not in (None, "", DEFAULT_MODEL, card.name):
@@ -55,6 +58,7 @@ class Gateway:
             "live_requests": len(self.live),
             "request_scopes": len(self.scopes),
             "engine_requests": self.stations.engines.in_flight,
+            "waiting": len(self.waiting),
         }
         return {"requests": requests, "counters": {}}
 

@@ -18,17 +18,20 @@ from services.gateway.errors import is_transient
 from services.gateway.prompts import ChatPrompt, IdsPrompt, Prompt, TextPrompt
 from services.gateway.replicas import Engine, Stations
 from services.gateway.timings import RequestTimes
+from services.gateway.waiting_room import WaitingRoom
 from services.pb.postroad.v1 import detokenizer_pb2, detokenizer_pb2_grpc, tokenizer_pb2_grpc
 
 
 class Road:
     """Calls the stations for one gateway. All state of a request lives in the frames of its calls.
 
-    `retry_wait`: seconds that a request without a token yet waits for a station to come back.
+    `retry_wait`: seconds that a request without a token yet waits for a station to come back; `waiting` bounds how many
+    do so.
     """
 
-    def __init__(self, stations: Stations, retry_wait: float, log: FilteringBoundLogger) -> None:
+    def __init__(self, stations: Stations, retry_wait: float, waiting: WaitingRoom, log: FilteringBoundLogger) -> None:
         self._stations = stations
+        self._waiting = waiting
         self._retry_wait = retry_wait
         self._log = log
         self._tokenizer = tokenizer_pb2_grpc.TokenizerStub(stations.tokenizer.channel)
@@ -43,7 +46,9 @@ class Road:
         except PostroadError as error:
             if not is_transient(error):
                 raise
-            if not await self._stations.tokenizer.confirm(self.patience(context)):
+            with self._waiting.place():
+                back = await self._stations.tokenizer.confirm(self.patience(context))
+            if not back:
                 raise
         return await self._tokenise(prompt, context, times)
 
@@ -75,7 +80,8 @@ class Road:
         failed: Engine | None = None
         until = self.patience(context)
         while True:
-            engine = await self._stations.engines.choose(until, avoid=failed)
+            with self._waiting.place():
+                engine = await self._stations.engines.choose(until, avoid=failed)
             try:
                 async with aclosing(self._run(engine, request, context, times)) as deltas:
                     async for delta in deltas:
@@ -86,7 +92,9 @@ class Road:
                     raise
                 self._log.warning("generate failed", request_id=context.request_id, reason=error.reason)
                 until = self.patience(context)
-                if not await self._recovered(engine, until):
+                with self._waiting.place():
+                    recovered = await self._recovered(engine, until)
+                if not recovered:
                     raise
                 failed = engine
 

@@ -28,6 +28,9 @@ class GatewaySettings(StationSettings):
     retry_wait: float = Field(
         30.0, ge=0, description="Seconds that a request without a token yet waits for a station to come back."
     )
+    max_waiting: int = Field(
+        1024, ge=1, description="Requests that may wait for a station to come back; one more gets 429."
+    )
 
     @field_validator("engines")
     @classmethod

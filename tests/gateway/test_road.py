@@ -202,3 +202,19 @@ async def test_fieldbug_24_a_duplicate_request_id_mixes_nothing(gateway: Running
 
     prompts = [f"prompt {index}" for index in range(20)]
     assert await asyncio.gather(*map(ask, prompts)) == prompts
+
+
+async def test_fieldbug_26_more_than_max_waiting_requests_for_an_absent_engine_get_429() -> None:
+    async with running_gateway(max_waiting=2) as gateway:
+        [engine] = gateway.stations.engine_hosts
+        await engine.set_serving(False)
+        await until(lambda: not gateway.gateway.stations.engines.any_serving)
+        waiting = [asyncio.create_task(gateway.chat()) for _ in range(2)]
+        await until(lambda: len(gateway.gateway.waiting) == 2)
+        refused = await gateway.chat()
+        assert refused.status_code == 429
+        assert int(refused.headers["retry-after"]) >= 1
+        assert refused.json()["error"]["code"] == "queue_full"
+        await engine.set_serving(True)
+        assert [response.status_code for response in await asyncio.gather(*waiting)] == [200, 200]
+        await gateway.assert_idle()

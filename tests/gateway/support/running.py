@@ -66,7 +66,7 @@ class RunningGateway:
         await until(lambda: not any(self.gateway.read_out()["requests"].values()))
         await until(lambda: self.stations.detokenizer.running == self.stations.tokenizer.running == 0)
         read_out = (await self.http.get("/debug/read_out")).json()
-        assert read_out["requests"] == {"live_requests": 0, "request_scopes": 0, "engine_requests": 0}
+        assert read_out["requests"] == {"live_requests": 0, "request_scopes": 0, "engine_requests": 0, "waiting": 0}
 
 
 @asynccontextmanager
