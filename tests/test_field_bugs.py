@@ -16,12 +16,14 @@ def listed_numbers() -> set[int]:
 
 def tested_numbers() -> set[int]:
     """The numbers in the names of test functions and of their parameter sets."""
-    names = [
+    runs = [
         function or parameters
         for path in (ROOT / "tests").rglob("test_*.py")
-        for function, parameters in re.findall(r"def test_(fieldbug_\w+)|\"(fieldbug_\w+)\"", path.read_text())
+        for function, parameters in re.findall(
+            r"def test_fieldbug((?:_\d\d)+)_|\"fieldbug((?:_\d\d)+)_", path.read_text()
+        )
     ]
-    return {int(number) for name in names for number in re.findall(r"(?<=_)(\d\d)(?=_)", name)}
+    return {int(number) for run in runs for number in run.strip("_").split("_")}
 
 
 def test_every_listed_fault_has_a_test_that_names_it() -> None:
