@@ -1,0 +1,183 @@
+"""docs/api.md against the request structs, the refused fields, the routes and the errors of the gateway."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+import structlog
+from starlette.applications import Starlette
+from starlette.routing import Route
+
+from services.common.tracing import Tracing
+from services.gateway.api.chat import ChatMessage, ChatRequest, ContentPart
+from services.gateway.api.completions import DEFAULT_MAX_TOKENS, CompletionRequest
+from services.gateway.api.parameters import (
+    MAX_CACHE_SALT_BYTES,
+    MAX_STOP_CHARACTERS,
+    MAX_STOPS,
+    OFF_VALUES,
+    UINT32_MAX,
+    GenerationParameters,
+    StreamOptions,
+    UnsupportedFields,
+)
+from services.gateway.api.tokenize import TokenizeRequest
+from services.gateway.app import make_app
+from services.gateway.errors import ApiError, from_station, invalid
+from services.gateway.gateway import Gateway
+from services.gateway.settings import GatewaySettings
+from services.gateway.timings import PHASES
+from services.tokenizer.chat import ROLES
+from tests.docs.pages import ROOT, by_code, code, codes, section, table, tables
+from tests.docs.test_errors import all_errors
+
+PAGE = "api.md"
+
+
+def fields(struct: type[msgspec.Struct], *without: type[msgspec.Struct]) -> list[str]:
+    """A struct's own field names, without those of its bases."""
+    inherited = {name for base in without for name in base.__struct_fields__}
+    return [name for name in struct.__struct_fields__ if name not in inherited]
+
+
+def documented(heading: str, number: int = 0) -> list[str]:
+    return list(by_code(tables(section(PAGE, heading))[number], "field"))
+
+
+@asynccontextmanager
+async def app_client() -> AsyncIterator[tuple[Starlette, httpx.AsyncClient]]:
+    """The application without stations, and a client for it."""
+    gateway = Gateway(GatewaySettings(), Tracing("gateway", ""), structlog.get_logger())
+    app = make_app(gateway)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway") as client:
+        yield app, client
+    for station in (gateway.stations.tokenizer, gateway.stations.detokenizer, *gateway.stations.engines.replicas):
+        await station.close()
+
+
+async def test_routes() -> None:
+    async with app_client() as (app, _):
+        routes = [route for route in app.routes if isinstance(route, Route)]
+        served = {
+            f"{method} {route.path.replace(':path', '')}"
+            for route in routes
+            for method in route.methods or ()
+            if method != "HEAD"
+        }
+    assert {code(row["method and path"]) for row in table(PAGE, "Paths")} == served
+
+
+def test_every_parameter() -> None:
+    assert documented("Generation parameters") == fields(GenerationParameters, UnsupportedFields)
+    assert documented("stream_options") == fields(StreamOptions)
+    assert sorted(documented("Chat completions")) == sorted(fields(ChatRequest, GenerationParameters))
+    assert documented("Chat completions", 1) == fields(ChatMessage)
+    assert documented("Chat completions", 2) == fields(ContentPart)
+    assert documented("Text completions") == fields(CompletionRequest, GenerationParameters)
+    assert sorted(documented("POST /tokenize")) == sorted(fields(TokenizeRequest))
+
+
+def bounds(info: Any) -> Iterator[str]:
+    """The ranges of a field's type in words; bounds of 32 bits are not worth one."""
+    match info:
+        case msgspec.inspect.UnionType():
+            for part in info.types:
+                yield from bounds(part)
+        case msgspec.inspect.DictType():
+            yield from (f"{text} each" for text in bounds(info.value_type))
+            yield f"at most {info.max_length} entries"
+        case msgspec.inspect.ListType() if info.max_length is not None:
+            yield f"at most {info.max_length} entries"
+        case msgspec.inspect.IntType() | msgspec.inspect.FloatType():
+            low, above, high = info.ge, info.gt, info.le
+            if (low, high) == (-(2**63), 2**63 - 1):
+                yield "-2^63 to 2^63 - 1"
+            elif high == UINT32_MAX:
+                yield f"at least {low:g}"
+            elif low is not None:
+                yield f"{low:g} to {high:g}"
+            elif above is not None:
+                yield f"more than {above:g}, at most {high:g}"
+
+
+def test_ranges() -> None:
+    rows = by_code(table(PAGE, "Generation parameters"), "field")
+    info = msgspec.inspect.type_info(GenerationParameters)
+    assert isinstance(info, msgspec.inspect.StructType)
+    checked_elsewhere = {
+        "stop": f"a string or up to {MAX_STOPS}, none empty, {MAX_STOP_CHARACTERS} characters each",
+        "cache_salt": f"at most {MAX_CACHE_SALT_BYTES} bytes",
+    }
+    ranges = {field.name: ", ".join(bounds(field.type)) for field in info.fields} | checked_elsewhere
+    assert {name: row["range"] for name, row in rows.items()} == {name: ranges[name] for name in rows}
+    assert rows["max_tokens"]["default"].endswith(f"text: {DEFAULT_MAX_TOKENS}")
+
+
+def test_roles() -> None:
+    role = by_code(tables(section(PAGE, "Chat completions"))[1], "field")["role"]
+    assert codes(role["meaning"]) == list(ROLES)
+
+
+def test_refused_fields_and_the_values_that_switch_them_off() -> None:
+    rows = by_code(table(PAGE, "Refused fields"), "field")
+    accepted = {name: codes(row["values that are accepted"]) for name, row in rows.items()}
+    assert accepted == {
+        name: [msgspec.json.encode(value).decode() for value in values] for name, values in OFF_VALUES.items()
+    }
+
+
+def test_timings() -> None:
+    listed = section(PAGE, "timings").split(". The phases")[0]
+    assert re.findall(r"`(\w+_ms)`", listed) == [f"{name}_ms" for name in (*PHASES, "total")]
+
+
+def own_codes() -> set[str]:
+    """The codes that the gateway's sources spell out."""
+    sources = "".join(path.read_text() for path in (ROOT / "services" / "gateway").rglob("*.py"))
+    return set(re.findall(r"code=\"(\w+)\"", sources))
+
+
+async def test_errors() -> None:
+    rows = table(PAGE, "Errors")
+    documented_errors = {(int(row["status"]), code(row["type"]), code(row["code"])) for row in rows}
+    assert len(documented_errors) == len(rows)
+    assert all(row["when"] for row in rows)
+    station_errors: list[ApiError] = [from_station(cls("")) for cls in all_errors()]
+    known = {(error.status, error.kind, str(error.code)) for error in (*station_errors, invalid("", "field"))}
+    async with app_client() as (_, client):
+        answers = [await client.get("/nowhere"), await client.get("/v1/completions"), await client.get("/ready")]
+    for answer in answers:
+        error = answer.json()["error"]
+        known.add((answer.status_code, error["type"], error["code"]))
+    assert known <= documented_errors
+    codes_in_use = {code for _, _, code in known} | own_codes()
+    assert {code for _, _, code in documented_errors} == codes_in_use
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "expected"),
+    [
+        ('{"messages": [], "n": 2}', 400, "unsupported_parameter"),
+        ('{"messages": []}', 400, "invalid_value"),
+        ("{", 400, "invalid_json"),
+    ],
+)
+async def test_refusals_have_the_documented_code(body: str, status: int, expected: str) -> None:
+    async with app_client() as (_, client):
+        answer = await client.post("/v1/chat/completions", content=body)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, expected)
+    assert expected in {code(row["code"]) for row in table(PAGE, "Errors") if row["status"] == str(status)}
+
+
+async def test_every_answer_has_the_request_id() -> None:
+    async with app_client() as (_, client):
+        kept = await client.get("/health", headers={"x-request-id": "mine-1"})
+        replaced = await client.get("/health", headers={"x-request-id": "not usable"})
+    assert kept.headers["x-request-id"] == "mine-1"
+    assert replaced.headers["x-request-id"].startswith("req-")
