@@ -53,7 +53,7 @@ def documented(heading: str, number: int = 0) -> list[str]:
 @asynccontextmanager
 async def app_client() -> AsyncIterator[tuple[Starlette, httpx.AsyncClient]]:
     """The application without stations, and a client for it."""
-    gateway = Gateway(GatewaySettings(), Tracing("gateway", ""), structlog.get_logger())
+    gateway = Gateway(GatewaySettings.parse([]), Tracing("gateway", ""), structlog.get_logger())
     app = make_app(gateway)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway") as client:
         yield app, client
