@@ -187,7 +187,7 @@ async def test_fieldbug_26_queue_full_is_429_with_retry_after() -> None:
             body = {"messages": user("hello"), "max_tokens": 40, "ignore_eos": True}
             responses = await asyncio.gather(*(client.post("/v1/chat/completions", **body) for _ in range(30)))
             statuses = [r.status_code for r in responses]
-            assert statuses.count(200) >= 5
+            assert statuses.count(200) >= 3  # a burst on an idle engine fills the queue before the first step
             refused = [r for r in responses if r.status_code != 200]
             assert refused
             assert {r.status_code for r in refused} == {429}
