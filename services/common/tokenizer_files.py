@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 
 import grpc
 from structlog.typing import FilteringBoundLogger
 
+from services.common.channels import open_channel
+from services.common.live_requests import LiveRequests
+from services.common.servers import StationServer
 from services.pb.postroad.v1 import engine_pb2, engine_pb2_grpc
 
 RETRY_SECONDS = 0.2
@@ -64,3 +68,30 @@ async def _disconnected(channel: grpc.aio.Channel) -> None:
     """Returns when the connection is gone; an engine that restarted may serve another model."""
     while (state := channel.get_state()) == grpc.ChannelConnectivity.READY:
         await channel.wait_for_state_change(state)
+
+
+async def serve_with_files(
+    server: StationServer,
+    engine: str,
+    load: Load,
+    *,
+    live: LiveRequests,
+    drain_timeout: float,
+    log: FilteringBoundLogger,
+) -> None:
+    """Serves as soon as the files of the engine at `engine` are loaded, until SIGTERM or SIGINT; drains and stops then.
+
+    What `load` raises other than ValueError ends the station: it would stay NOT_SERVING for ever.
+    """
+
+    async def load_and_serve(files: Mapping[str, bytes], model: engine_pb2.GetModelResponse) -> None:
+        await load(files, model)
+        await server.set_serving(True)
+
+    async with open_channel(engine) as channel:
+        loading = asyncio.create_task(keep_loaded(channel, load_and_serve, log))
+        loading.add_done_callback(lambda _: server.request_stop())
+        await server.run_until_stopped(live, drain_timeout)
+        loading.cancel()
+        with suppress(asyncio.CancelledError):
+            await loading

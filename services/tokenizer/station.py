@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry
 from structlog.typing import FilteringBoundLogger
 
-from services.common.channels import open_channel
 from services.common.live_requests import LiveRequests
 from services.common.servers import StationServer
-from services.common.tokenizer_files import keep_loaded
+from services.common.tokenizer_files import serve_with_files
 from services.common.tracing import Tracing
 from services.pb.postroad.v1 import engine_pb2, tokenizer_pb2_grpc
 from services.tokenizer.metrics import TokenizerMetrics
@@ -54,13 +52,17 @@ class TokenizerStation:
 
     async def run_until_stopped(self) -> None:
         """Fetches the files and serves until SIGTERM or SIGINT, then drains and stops."""
-        async with open_channel(self._settings.engine) as channel:
-            loading = asyncio.create_task(keep_loaded(channel, self._load, self._log))
-            await self._server.run_until_stopped(self._live, self._settings.drain_timeout)
-            loading.cancel()
+        settings = self._settings
+        await serve_with_files(
+            self._server,
+            settings.engine,
+            self._load,
+            live=self._live,
+            drain_timeout=settings.drain_timeout,
+            log=self._log,
+        )
         self._pool.close()
         self._tracing.close()
 
     async def _load(self, files: Mapping[str, bytes], _: engine_pb2.GetModelResponse) -> None:
         await self._service.load(files)
-        await self._server.set_serving(True)
