@@ -17,6 +17,11 @@ from structlog.typing import FilteringBoundLogger
 DOMAIN = "postroad"
 DETAILS_KEY = "grpc-status-details-bin"
 
+# A status travels as HTTP/2 headers, which gRPC may refuse from 8 KiB on: then the caller learns nothing of the error.
+# The message is in them twice, once percent-encoded, with three bytes for one.
+_MAX_MESSAGE_BYTES = 1500
+_MAX_PARAM_BYTES = 200
+
 
 class PostroadError(Exception):
     """An error with a gRPC status and a reason. `param` names the field at fault, as far as there is one."""
@@ -144,13 +149,23 @@ def from_rpc(error: grpc.aio.AioRpcError) -> PostroadError:
 
 
 async def abort(context: grpc.aio.ServicerContext[Any, Any], error: PostroadError) -> NoReturn:
-    """Ends the call with the error's status, message and details."""
-    metadata = {"param": error.param} if error.param else {}
+    """Ends the call with the error's status, message and details; a text too long for the wire is cut."""
+    message = _sendable(error.message, _MAX_MESSAGE_BYTES)
+    metadata = {"param": _sendable(error.param, _MAX_PARAM_BYTES)} if error.param else {}
     info = error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=metadata)
-    status = status_pb2.Status(code=error.status.value[0], message=error.message)
+    status = status_pb2.Status(code=error.status.value[0], message=message)
     status.details.add().Pack(info)
-    await context.abort(error.status, error.message, ((DETAILS_KEY, status.SerializeToString()),))
+    await context.abort(error.status, message, ((DETAILS_KEY, status.SerializeToString()),))
     raise AssertionError("abort returned")
+
+
+def _sendable(text: str, max_bytes: int) -> str:
+    """The text as UTF-8 can carry it, without lone surrogates, in at most `max_bytes` bytes."""
+    encoded = text.encode(errors="replace")
+    if len(encoded) <= max_bytes:
+        return encoded.decode()
+    ellipsis = "…"
+    return encoded[: max_bytes - len(ellipsis.encode())].decode(errors="ignore") + ellipsis
 
 
 @asynccontextmanager
