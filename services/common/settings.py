@@ -72,6 +72,6 @@ class StationSettings(BaseSettings):
             return cls(**given())
         except ValidationError as error:
             for problem in error.errors():
-                name = "-".join(str(part) for part in problem["loc"]).replace("_", "-")
-                print(f"{prog}: --{name}: {problem['msg']}", file=sys.stderr)
+                flag = "".join(f"--{part}: " for part in problem["loc"][:1]).replace("_", "-")  # none: several at odds
+                print(f"{prog}: {flag}{problem['msg'].removeprefix('Value error, ')}", file=sys.stderr)
             raise SystemExit(2) from None
