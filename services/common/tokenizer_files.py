@@ -45,16 +45,23 @@ async def fetch(stub: engine_pb2_grpc.EngineStub) -> dict[str, bytes]:
 
 
 async def keep_loaded(channel: grpc.aio.Channel, load: Load, log: FilteringBoundLogger) -> None:
-    """Calls `load` with the engine's files now and after each reconnection that brings others. Runs until cancelled."""
+    """Calls `load` with the engine's files now and after each reconnection that brings others. Runs until cancelled.
+
+    Models of one family may share their files and differ in the size of the vocabulary; that, too, is another load.
+    """
     stub = engine_pb2_grpc.EngineStub(channel)
-    loaded = ""
+    loaded: tuple[str, int] | None = None  # fingerprint, vocab_size
     while True:
         try:
             model = await stub.GetModel(engine_pb2.GetModelRequest(), wait_for_ready=True, timeout=30)
-            if model.tokenizer_fingerprint != loaded:
-                await load(await fetch(stub), model)
-                loaded = model.tokenizer_fingerprint
-                log.info("tokenizer files loaded", model=model.model, fingerprint=loaded[:12])
+            found = model.tokenizer_fingerprint, model.vocab_size
+            if found != loaded:
+                files = await fetch(stub)
+                if fingerprint(files) != model.tokenizer_fingerprint:  # the engine restarted between the two calls
+                    raise ValueError("the tokenizer files are not those of the engine's model")
+                await load(files, model)
+                loaded = found
+                log.info("tokenizer files loaded", model=model.model, fingerprint=model.tokenizer_fingerprint[:12])
             await _disconnected(channel)
         except grpc.aio.AioRpcError as error:
             log.debug("no tokenizer files yet", error=str(error))
