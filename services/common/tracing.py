@@ -17,6 +17,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 Attributes = Mapping[str, str | int | float | bool]
+EXPORT_SECONDS = 2.0  # a collector that is away holds up a station's stop for as long
 _PROPAGATOR = TraceContextTextMapPropagator()
 
 
@@ -57,7 +58,8 @@ class Tracing:
         self._tracer: trace.Tracer | None = None
         if endpoint:
             self._provider = TracerProvider(resource=Resource.create({"service.name": f"postroad-{station}"}))
-            exporter = OTLPSpanExporter(endpoint=endpoint, insecure=not endpoint.startswith("https"))
+            insecure = not endpoint.startswith("https")
+            exporter = OTLPSpanExporter(endpoint=endpoint, insecure=insecure, timeout=EXPORT_SECONDS)
             self._provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=500))
             self._tracer = self._provider.get_tracer("postroad")
 
