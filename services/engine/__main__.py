@@ -19,7 +19,7 @@ async def serve(settings: EngineSettings) -> int:
     """Runs the engine until it is told to stop; returns the exit status, 1 if it failed."""
     log = make_logger("engine", settings.log_level, settings.log_format)
     registry = CollectorRegistry()
-    station = EngineStation(settings, lambda publish: load_engine(settings, publish), registry, log)
+    station = EngineStation(settings, lambda publish: load_engine(settings, publish, log), registry, log)
     await station.start()
     serve_metrics(registry, settings.host, settings.metrics_port, log)
     ended = await station.run_until_stopped()

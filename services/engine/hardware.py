@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 _BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})  # the last is arm64's
 _UNLIMITED = 1 << 60  # cgroup v1 writes "no limit" as a huge number
+_CPU_PERIOD_US = 100_000  # where the kernel does not say it
 
 
 def computes_bfloat16(proc: Path = Path("/proc")) -> bool:
@@ -18,14 +22,19 @@ def computes_bfloat16(proc: Path = Path("/proc")) -> bool:
     return False
 
 
-def usable_cores() -> int:
-    """Cores that this process may run on."""
-    return len(os.sched_getaffinity(0))
+def usable_cores(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
+    """Cores that this process may keep busy: those it may run on, or what the tightest cgroup's quota is worth.
+
+    A part of a core does not count: with one thread more than that, all wait for whichever is throttled.
+    """
+    quotas = [int(quota) for group in _cgroups(proc, cgroups, "cpu") if (quota := _cpu_quota(group)) is not None]
+    return max(1, min([len(os.sched_getaffinity(0)), *quotas]))
 
 
 def free_memory(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
     """Bytes that can still be allocated: the machine's, or what the tightest cgroup leaves, whichever is less."""
-    return min([_machine_available(proc), *_cgroup_headrooms(proc, cgroups)])
+    headrooms = [room for group in _cgroups(proc, cgroups, "memory") if (room := _headroom(group)) is not None]
+    return min([_machine_available(proc), *headrooms])
 
 
 def _machine_available(proc: Path) -> int:
@@ -35,34 +44,60 @@ def _machine_available(proc: Path) -> int:
     raise OSError(f"{proc / 'meminfo'} has no MemAvailable")
 
 
-def _cgroup_headrooms(proc: Path, cgroups: Path) -> list[int]:
-    """Bytes left in each cgroup, version 1 or 2, from the process's own up to the root, that has a limit."""
-    headrooms = []
+@dataclass(frozen=True, slots=True)
+class _Cgroup:
+    """One group's folder; in version 1 that of the controller that was asked for."""
+
+    path: Path
+    version: Literal[1, 2]
+
+    def read(self, name: str) -> str | None:
+        """The content of one of its files, None if it has no such file, as for a controller that is not enabled."""
+        try:
+            return (self.path / name).read_text().strip()
+        except FileNotFoundError:
+            return None
+
+
+def _cgroups(proc: Path, cgroups: Path, controller: str) -> Iterator[_Cgroup]:
+    """The groups, version 1 or 2, whose limits apply to this process, from its own up to the root."""
     for line in (proc / "self" / "cgroup").read_text().splitlines():
         _, controllers, name = line.split(":", 2)
+        version: Literal[1, 2]
         if controllers == "":
-            base, limit, usage, cache = cgroups, "memory.max", "memory.current", "inactive_file"
-        elif "memory" in controllers.split(","):
-            base, cache = cgroups / "memory", "total_inactive_file"
-            limit, usage = "memory.limit_in_bytes", "memory.usage_in_bytes"
+            base, version = cgroups, 2
+        elif controller in controllers.split(","):
+            base, version = cgroups / controller, 1
         else:
             continue
         own = base / name.lstrip("/")
         # Inside a container the own group may be mounted as the root, so that its path from outside does not exist.
-        for group in {own, *own.parents, base}:
-            if group.is_relative_to(base) and (group / limit).exists():
-                headrooms.append(_headroom(group, limit, usage, cache))
-    return headrooms
+        for path in {own, *own.parents, base}:
+            if path.is_relative_to(base):
+                yield _Cgroup(path, version)
 
 
-def _headroom(group: Path, limit_name: str, usage_name: str, cache_name: str) -> int:
-    limit = (group / limit_name).read_text().strip()
-    if limit == "max" or int(limit) >= _UNLIMITED:
-        return _UNLIMITED
-    usage = int((group / usage_name).read_text())
+def _cpu_quota(group: _Cgroup) -> float | None:
+    """How many cores the group may keep busy; None without a limit."""
+    if group.version == 2:
+        quota, _, period = (group.read("cpu.max") or "max").partition(" ")
+    else:
+        quota, period = group.read("cpu.cfs_quota_us") or "-1", group.read("cpu.cfs_period_us") or ""
+    return None if quota in ("max", "-1") else int(quota) / int(period or _CPU_PERIOD_US)
+
+
+def _headroom(group: _Cgroup) -> int | None:
+    """Bytes left in the group; None without a limit."""
+    if group.version == 2:
+        limit_name, usage_name, cache_name = "memory.max", "memory.current", "inactive_file"
+    else:
+        limit_name, usage_name, cache_name = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+    limit = group.read(limit_name)
+    if limit is None or limit == "max" or int(limit) >= _UNLIMITED:
+        return None
     reclaimable = 0  # file cache that the kernel gives back before it refuses memory
-    for line in (group / "memory.stat").read_text().splitlines():
+    for line in (group.read("memory.stat") or "").splitlines():
         key, _, value = line.partition(" ")
         if key == cache_name:
             reclaimable = int(value)
-    return max(0, int(limit) - usage + reclaimable)
+    return max(0, int(limit) - int(group.read(usage_name) or 0) + reclaimable)

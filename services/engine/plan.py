@@ -51,6 +51,11 @@ class SamplingJob:
     output_ids: Sequence[int]
     forbidden_ids: frozenset[int] = frozenset()  # stop ids while fewer than min_tokens are out
 
+    @property
+    def edits_logits(self) -> bool:
+        """Whether the logits are changed before the token is chosen."""
+        return self.params.has_penalties or bool(self.params.logit_bias) or bool(self.forbidden_ids)
+
 
 @dataclass(slots=True)
 class SequencePlan:

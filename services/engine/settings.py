@@ -20,13 +20,17 @@ class EngineSettings(StationSettings):
 
     model: str = Field("default", description="'default', a .gguf file, a folder, or a Hub id org/name.")
     served_model_name: str = Field("", description="Name that clients see. Empty: the model's own.")
-    executor: Literal["torch", "scripted"] = Field(
-        "torch", description="What runs the steps; 'scripted' replays given texts on a clock, without weights."
+    executor: Literal["auto", "native", "torch", "scripted"] = Field(
+        "torch",
+        description="What runs the steps; 'auto' is native where that is installed and covers the model, else torch; "
+        "'scripted' replays given texts on a clock, without weights.",
     )
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="Type of weights and KV pool; 'auto' is bfloat16 where the CPU computes in it."
     )
-    threads: int = Field(0, ge=0, description="Threads of a step; 0 for as many as there are usable cores.")
+    threads: int = Field(
+        0, ge=0, description="Threads of a step; 0 for as many as cores, or the container's quota, allow."
+    )
 
     max_model_len: int | None = Field(
         None, ge=2, description="Longest prompt and output together. Default: the model's."

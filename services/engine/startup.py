@@ -6,11 +6,14 @@ import os
 import time
 from collections.abc import Callable
 
+from structlog.typing import FilteringBoundLogger
+
 from services.engine.core import EngineCore
 from services.engine.executor.base import Executor, ExecutorInfo
 from services.engine.executor.scripted import Script, ScriptedExecutor
 from services.engine.loading.files import ModelFiles, read_model_files
-from services.engine.loading.source import resolve
+from services.engine.loading.source import ModelSource, resolve
+from services.engine.models.errors import NotCovered
 from services.engine.scheduler.config import SchedulerConfig
 from services.engine.scheduler.scheduler import Scheduler
 from services.engine.served_model import ServedModel
@@ -21,7 +24,13 @@ class StartupError(Exception):
     """The settings do not fit the model or the machine; the message says how."""
 
 
-def load_engine(settings: EngineSettings, publish: Callable[[ServedModel], None]) -> EngineCore:
+class NativeNotInstalled(StartupError):
+    """The package of the native executor is not there, or was built for another Python."""
+
+
+def load_engine(
+    settings: EngineSettings, publish: Callable[[ServedModel], None], log: FilteringBoundLogger
+) -> EngineCore:
     """Calls `publish` as soon as the model's files are read.
 
     Raises LoadingError, ModelError, ScriptError or StartupError.
@@ -30,19 +39,46 @@ def load_engine(settings: EngineSettings, publish: Callable[[ServedModel], None]
     files = read_model_files(source)
     publish(ServedModel(settings.served_model_name or source.served_name, files, created=int(time.time())))
     _check_max_model_len(settings, files)
-    executor: Executor
-    if settings.executor == "scripted":
-        executor = _scripted_executor(settings, files)
-    else:
-        # Read by OpenMP when torch is loaded. Its threads would spin for milliseconds at each of a step's hundreds of
-        # barriers; with another process on one of the cores, a step of 29 ms then takes 350 to 1,300.
-        os.environ.setdefault("GOMP_SPINCOUNT", "2000")
-        # Imported here: only this executor needs torch.
-        from services.engine.torch_startup import load_torch_executor  # noqa: PLC0415
-
-        executor = load_torch_executor(settings, source, files)
+    executor = _load_executor(settings, source, files, log)
     config = SchedulerConfig(max_batch_tokens=settings.max_batch_tokens, max_num_seqs=settings.max_num_seqs)
     return EngineCore(Scheduler(config, executor.info), executor)
+
+
+def _load_executor(
+    settings: EngineSettings, source: ModelSource, files: ModelFiles, log: FilteringBoundLogger
+) -> Executor:
+    """What each executor needs is imported only for it."""
+    match settings.executor:
+        case "scripted":
+            return _scripted_executor(settings, files)
+        case "torch":
+            return _torch_executor(settings, source, files)
+        case "native":
+            return _native_executor(settings, source, files)
+    try:
+        executor = _native_executor(settings, source, files)
+    except (NativeNotInstalled, NotCovered) as reason:
+        log.warning("executor chosen", executor="torch", reason=str(reason))
+        return _torch_executor(settings, source, files)
+    log.info("executor chosen", executor="native", reason="it covers the model")
+    return executor
+
+
+def _torch_executor(settings: EngineSettings, source: ModelSource, files: ModelFiles) -> Executor:
+    # Read by OpenMP when torch is loaded. Its threads would spin for milliseconds at each of a step's hundreds of
+    # barriers; with another process on one of the cores, a step of 29 ms then takes 350 to 1,300.
+    os.environ.setdefault("GOMP_SPINCOUNT", "2000")
+    from services.engine.torch_startup import load_torch_executor  # noqa: PLC0415
+
+    return load_torch_executor(settings, source, files)
+
+
+def _native_executor(settings: EngineSettings, source: ModelSource, files: ModelFiles) -> Executor:
+    try:
+        from services.engine.native_startup import load_native_executor  # noqa: PLC0415
+    except ImportError as error:
+        raise NativeNotInstalled(f"the native executor is not installed ({error}); `make native` builds it") from error
+    return load_native_executor(settings, source, files)
 
 
 def model_length(files: ModelFiles) -> int:

@@ -71,6 +71,43 @@ def test_a_cgroup_1_limit(machine):
     assert free_memory(*machine) == 2 * GIB
 
 
+@pytest.fixture
+def many_cores(monkeypatch):
+    """A process that may run on eight cores, whatever this machine has."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)))
+
+
+@pytest.mark.parametrize(
+    ("cpu_max", "cores"),
+    [("max 100000", 8), ("200000 100000", 2), ("350000 100000", 3), ("50000 100000", 1), ("1600000 100000", 8)],
+)
+def test_whole_cores_of_a_cgroup_2_quota_count(machine, many_cores, cpu_max, cores):
+    proc, cgroups = machine
+    (proc / "self" / "cgroup").write_text("0::/box\n")
+    write_group(cgroups / "box", cpu__max=f"{cpu_max}\n")
+    assert usable_cores(*machine) == cores
+
+
+def test_the_tightest_cpu_quota_counts(machine, many_cores):
+    proc, cgroups = machine
+    (proc / "self" / "cgroup").write_text("0::/outer/inner\n")
+    write_group(cgroups / "outer", cpu__max="300000 100000")
+    write_group(cgroups / "outer" / "inner", cpu__max="1000000 200000")
+    assert usable_cores(*machine) == 3
+
+
+@pytest.mark.parametrize(("quota", "cores"), [("-1", 8), ("400000", 4)])
+def test_a_cgroup_1_cpu_quota(machine, many_cores, quota, cores):
+    proc, cgroups = machine
+    (proc / "self" / "cgroup").write_text("5:cpu,cpuacct:/box\n4:memory:/box\n")
+    write_group(cgroups / "cpu" / "box", cpu__cfs_quota_us=quota, cpu__cfs_period_us="100000")
+    assert usable_cores(*machine) == cores
+
+
+def test_without_a_quota_the_cores_that_the_process_may_run_on(machine, many_cores):
+    assert usable_cores(*machine) == 8
+
+
 def test_this_machine_has_some_memory_and_a_core():
     assert free_memory() > 1 << 20
     assert usable_cores() >= 1

@@ -73,7 +73,7 @@ def test_the_scripted_executor_needs_no_torch():
     code = (
         "import sys, services.engine.__main__;"
         "from services.engine.settings import EngineSettings; from services.engine.startup import load_engine;"
-        "load_engine(EngineSettings(executor='scripted'), lambda model: None);"
+        "load_engine(EngineSettings(executor='scripted'), lambda model: None, None);"
         "print('torch' in sys.modules)"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

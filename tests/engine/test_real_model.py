@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+import structlog
 from tokenizers import Tokenizer
 
 from services.engine.settings import EngineSettings
@@ -15,6 +16,7 @@ from tests.engine.running_engine import running_engine
 from tests.support.engines import default_files
 from tests.support.models import tiny_model_folder
 
+LOG = structlog.get_logger()
 GREEDY = common_pb2.SamplingParams(temperature=0)
 
 
@@ -28,7 +30,7 @@ async def test_greedy_answers_are_sensible_and_the_same_alone_together_and_frame
     tokenizer = Tokenizer.from_buffer(default_files().tokenizer_files["tokenizer.json"])
     texts = ["The capital of France is", "Two, four, six,", "def add(a, b):\n    return"]
     prompts = [tokenizer.encode(text).ids for text in texts]
-    async with running_engine(load=lambda publish: load_engine(settings, publish)) as engine:
+    async with running_engine(load=lambda publish: load_engine(settings, publish, LOG)) as engine:
         model = await engine.stub.GetModel(engine_pb2.GetModelRequest())
         assert (model.model, model.max_model_len) == ("SmolLM2-135M-Instruct", 256 * 16)
         alone = [(await engine.generate(greedy(prompt, 6))).token_ids for prompt in prompts]
@@ -47,7 +49,7 @@ async def test_greedy_answers_are_sensible_and_the_same_alone_together_and_frame
 def test_a_length_beyond_the_model_s_is_refused(tmp_path):
     settings = EngineSettings(executor="scripted", max_model_len=8193)
     with pytest.raises(StartupError, match="8193 is more than the model's 8192"):
-        load_engine(settings, lambda model: None)
+        load_engine(settings, lambda model: None, LOG)
 
 
 def test_the_kv_pool_s_memory_decides_over_its_pages_and_these_over_the_length(tmp_path):
@@ -55,15 +57,15 @@ def test_the_kv_pool_s_memory_decides_over_its_pages_and_these_over_the_length(t
     page_bytes = 2 * 3 * 16 * 2 * 16 * 4  # keys and values, layers, tokens, KV heads, elements, float32
     flags = {"model": str(folder), "dtype": "float32", "threads": 1}
     published = []
-    core = load_engine(EngineSettings(kv_cache_memory=page_bytes * 5 + 1, **flags), published.append)
+    core = load_engine(EngineSettings(kv_cache_memory=page_bytes * 5 + 1, **flags), published.append, LOG)
     assert (core.info.num_pages, core.info.max_model_len) == (5, 80)
     assert published[0].name == folder.name
     core.close()
     with pytest.raises(StartupError, match="do not hold one page"):
-        load_engine(EngineSettings(kv_cache_memory=page_bytes - 1, **flags), published.append)
+        load_engine(EngineSettings(kv_cache_memory=page_bytes - 1, **flags), published.append, LOG)
 
 
 def test_the_name_that_clients_see():
     published = []
-    load_engine(EngineSettings(executor="scripted", served_model_name="mine"), published.append)
+    load_engine(EngineSettings(executor="scripted", served_model_name="mine"), published.append, LOG)
     assert published[0].name == "mine"

@@ -14,17 +14,11 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from services.engine.executor.draw import inverse_cdf, uniform
+from services.engine.executor.draw import inverse_cdf
+from services.engine.executor.errors import NonFiniteLogitsError
 from services.engine.executor.truncation import draw_truncated
+from services.engine.executor.uniform import uniform
 from services.engine.plan import SamplingJob, SamplingParams
-
-
-class NonFiniteLogitsError(RuntimeError):
-    """Rows of logits hold NaN or plus infinity, or allow no token at all: the model or its KV pool is broken."""
-
-    def __init__(self, rows: Sequence[int]) -> None:
-        super().__init__(f"logits are not finite in rows {list(rows)}")
-        self.rows = tuple(rows)
 
 
 def sample(logits: Tensor, jobs: Sequence[SamplingJob]) -> list[int]:
@@ -32,7 +26,7 @@ def sample(logits: Tensor, jobs: Sequence[SamplingJob]) -> list[int]:
 
     A row's token depends on its logits and its job alone. Raises NonFiniteLogitsError.
     """
-    if any(_edits(job) for job in jobs):
+    if any(job.edits_logits for job in jobs):
         logits = logits.to(torch.float32, copy=True)
         for row, job in zip(logits, jobs, strict=True):
             _edit(row, job)
@@ -46,10 +40,6 @@ def sample(logits: Tensor, jobs: Sequence[SamplingJob]) -> list[int]:
         for row, token in zip(drawn_rows, _draw(relative, [jobs[row] for row in drawn_rows]), strict=True):
             tokens[row] = token
     return tokens
-
-
-def _edits(job: SamplingJob) -> bool:
-    return job.params.has_penalties or bool(job.params.logit_bias) or bool(job.forbidden_ids)
 
 
 def _edit(row: Tensor, job: SamplingJob) -> None:

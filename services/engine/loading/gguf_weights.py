@@ -10,7 +10,6 @@ from typing import Any
 import gguf
 import numpy as np
 import numpy.typing as npt
-import torch
 from gguf.constants import GGMLQuantizationType
 
 from services.engine.loading.errors import UnsupportedArchitecture, UnsupportedQuantization
@@ -33,19 +32,19 @@ _LAYER_NAMES = {
 _IN_CONFIG = {"rope_freqs.weight"}  # config_from_gguf has read it
 _PARAMETER = re.compile(r"(?:blk\.(?P<layer>\d+)\.)?(?P<module>\w+)\.(?P<leaf>weight|bias)")
 
-_PLAIN = {
-    GGMLQuantizationType.F32: torch.float32,
-    GGMLQuantizationType.F16: torch.float16,
-    GGMLQuantizationType.BF16: torch.bfloat16,
+_PLAIN: Mapping[GGMLQuantizationType, npt.DTypeLike] = {
+    GGMLQuantizationType.F32: np.float32,
+    GGMLQuantizationType.F16: np.float16,
+    GGMLQuantizationType.BF16: np.uint16,  # its bits: numpy has no such type
 }
 
 
-def iter_gguf(path: Path, config: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
-    """As iter_weights, for a GGUF file. Raises UnsupportedArchitecture or UnsupportedQuantization."""
+def iter_gguf(path: Path, config: Mapping[str, Any]) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+    """As iter_arrays, for a GGUF file. Raises UnsupportedArchitecture or UnsupportedQuantization."""
     file = read_gguf(path)
     for info in file.tensors.values():
         if info.name not in _IN_CONFIG:
-            yield hugging_face_name(info.name), _tensor(info, _rows(file, info, config))
+            yield hugging_face_name(info.name), _array(info, _rows(file, info, config))
 
 
 def hugging_face_name(name: str) -> str:
@@ -75,13 +74,13 @@ def _rows(file: GgufFile, info: TensorInfo, config: Mapping[str, Any]) -> npt.ND
     return paired.swapaxes(1, 2).reshape(data.shape)
 
 
-def _tensor(info: TensorInfo, rows: npt.NDArray[np.uint8]) -> torch.Tensor:
+def _array(info: TensorInfo, rows: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
     if (dtype := _PLAIN.get(info.ggml_type)) is not None:
-        return torch.from_numpy(np.array(rows)).view(dtype).reshape(info.shape)
+        return np.array(rows, order="C").view(dtype).reshape(info.shape)
     try:
-        values = gguf.quants.dequantize(rows, info.ggml_type)
+        values: npt.NDArray[np.float32] = gguf.quants.dequantize(rows, info.ggml_type)
     except NotImplementedError as error:
         raise UnsupportedQuantization(
             f"the tensor {info.name} is stored as {info.ggml_type.name}, which cannot be read"
         ) from error
-    return torch.from_numpy(values).reshape(info.shape)
+    return values.reshape(info.shape)

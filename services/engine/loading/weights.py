@@ -1,60 +1,19 @@
-"""The weights of a model, tensor by tensor, under the names that Hugging Face gives them."""
+"""The weights of a model as torch tensors."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
 
-from services.engine.loading.errors import DamagedFile, FileMissing, WeightsMissing
-from services.engine.loading.gguf_weights import iter_gguf
+from services.engine.loading.arrays import iter_arrays
 from services.engine.loading.source import ModelSource
-
-INDEX_FILE = "model.safetensors.index.json"
-SINGLE_FILE = "model.safetensors"
 
 
 def iter_weights(source: ModelSource, config: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields (name, tensor) once per stored tensor, on the CPU, in the order in which they lie on disk.
-
-    `config` is the ModelFiles.config of the same source. Dtypes are the file's, quantized ones come as float32; the
-    consumer casts. A tensor of a safetensors file is a view of the memory-mapped file, to be copied and not written to.
-    A tied output projection may be absent. Raises a LoadingError.
-    """
-    return iter_gguf(source.path, config) if source.kind == "gguf" else _iter_folder(source.path)
-
-
-def _iter_folder(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
-    for path, names in _shards(folder).items():
-        try:
-            with safe_open(path, framework="pt", device="cpu") as shard:
-                for name in names if names is not None else shard.keys():
-                    yield name, shard.get_tensor(name)
-        except FileNotFoundError as error:
-            raise FileMissing(f"{folder} has no {path.name}, which {INDEX_FILE} names") from error
-        except SafetensorError as error:
-            raise DamagedFile(f"{path} is not a readable safetensors file: {error}") from error
-
-
-def _shards(folder: Path) -> dict[Path, list[str] | None]:
-    """The files to read and the tensors to take from each; None: all of them."""
-    index = folder / INDEX_FILE
-    if index.exists():
-        try:
-            weight_map: dict[str, str] = json.loads(index.read_bytes())["weight_map"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise DamagedFile(f"{index} is not an index of safetensors files: {error}") from error
-        shards: dict[Path, list[str] | None] = {}
-        for file in sorted(set(weight_map.values())):
-            shards[folder / file] = [name for name, its_file in weight_map.items() if its_file == file]
-        return shards
-    if (folder / SINGLE_FILE).exists():
-        return {folder / SINGLE_FILE: None}
-    files = sorted(folder.glob("*.safetensors"))
-    if len(files) != 1:
-        raise WeightsMissing(f"{folder} has {len(files)} .safetensors files, no {INDEX_FILE} and no {SINGLE_FILE}")
-    return {files[0]: None}
+    """As iter_arrays, with tensors on the CPU that share the arrays' memory; bfloat16 is itself."""
+    for name, array in iter_arrays(source, config):
+        tensor = torch.from_numpy(array)
+        yield name, tensor.view(torch.bfloat16) if array.dtype == np.uint16 else tensor

@@ -97,6 +97,19 @@ class ModelConfig:
     def kv_size(self) -> int:
         return self.num_kv_heads * self.head_dim
 
+    @property
+    def num_weights(self) -> int:
+        """Elements of all matrices; the vectors beside them do not count in comparison."""
+        attention = 2 * self.hidden_size * (self.q_size + self.kv_size)
+        mlp = 3 * self.hidden_size * self.intermediate_size
+        tables = 1 if self.tie_word_embeddings else 2
+        return self.num_layers * (attention + mlp) + tables * self.vocab_size * self.hidden_size
+
+    def determines(self, tensor_name: str) -> bool:
+        """Whether a checkpoint's tensor says nothing that the config does not, so that loading leaves it out."""
+        tied_head = self.tie_word_embeddings and tensor_name == "lm_head.weight"
+        return tied_head or tensor_name.endswith(".rotary_emb.inv_freq")
+
     @classmethod
     def from_hf(cls, config: Mapping[str, Any]) -> ModelConfig:
         """Reads the dictionary of a Hugging Face config.json.

@@ -26,6 +26,18 @@ class UnsupportedModelError(ModelError):
         self.value = value
 
 
+class NotCovered(ModelError):
+    """The native executor does not compute what the model or the settings ask for; the torch executor may.
+
+    `feature` is the config's or the settings' field.
+    """
+
+    def __init__(self, feature: str, value: object) -> None:
+        super().__init__(f"the native executor does not cover {feature} {value!r}")
+        self.feature = feature
+        self.value = value
+
+
 class WeightError(ModelError):
     """The weights do not fit the config."""
 

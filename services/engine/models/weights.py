@@ -14,7 +14,7 @@ from torch import Tensor
 from services.engine.models.config import ModelConfig
 from services.engine.models.decoder import MLP, Attention, Decoder, DecoderLayer, Linear, RMSNorm
 from services.engine.models.errors import MissingWeightError, UnexpectedWeightError, WeightShapeError
-from services.engine.models.rope import inverse_frequencies
+from services.engine.models.frequencies import inverse_frequencies
 
 
 def load_model(
@@ -29,7 +29,7 @@ def load_model(
     decoder = _allocate(config, allocator)
     places = allocator.places
     for name, tensor in weights:
-        if _is_redundant(name, config):
+        if config.determines(name):
             continue
         place = places.pop(name, None)
         if place is None:
@@ -48,12 +48,6 @@ def weight_shapes(config: ModelConfig) -> Mapping[str, tuple[int, ...]]:
     allocator = _Allocator(torch.float32, torch.device("meta"))
     _allocate(config, allocator)
     return {name: tuple(place.shape) for name, place in allocator.places.items()}
-
-
-def _is_redundant(name: str, config: ModelConfig) -> bool:
-    """Tensors that checkpoints carry though the config determines them."""
-    tied_head = config.tie_word_embeddings and name == "lm_head.weight"
-    return tied_head or name.endswith(".rotary_emb.inv_freq")
 
 
 class _Allocator:
@@ -95,7 +89,7 @@ def _allocate(config: ModelConfig, new: _Allocator) -> Decoder:
         lm_head = Linear(embeddings, None)
     else:
         lm_head = new.linear({"lm_head": config.vocab_size}, config.hidden_size, bias=False)
-    frequencies = inverse_frequencies(config.head_dim, config.rope, new.device)
+    frequencies = torch.from_numpy(inverse_frequencies(config.head_dim, config.rope)).to(new.device)
     return Decoder(config, embeddings, layers, norm, lm_head, frequencies)
 
 

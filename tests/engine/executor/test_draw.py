@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 
-from services.engine.executor.draw import inverse_cdf, uniform
+from services.engine.executor.draw import inverse_cdf
+from services.engine.executor.uniform import uniform
 
 
 @pytest.mark.parametrize("vary", ["index", "seed", "high seed bits"])

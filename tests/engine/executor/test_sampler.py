@@ -1,20 +1,33 @@
-"""The sampler draws from exactly the distribution that its parameters describe."""
+"""Both samplers draw from exactly the distribution that the parameters describe."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from services.engine.executor.sampler import NonFiniteLogitsError, sample
+from services.engine.executor import sampler
+from services.engine.executor.errors import NonFiniteLogitsError
 from services.engine.plan import SamplingJob, SamplingParams
 
+Sample = Callable[[Tensor, Sequence[SamplingJob]], list[int]]
 LOGITS = torch.tensor([2.0, 1.0, 0.5, 0.0, -0.5, -1.0, -3.0, 1.0])
 DRAWS = 20000
+
+
+@pytest.fixture(params=["torch", "native"])
+def sample(request: pytest.FixtureRequest) -> Sample:
+    if request.param == "torch":
+        return sampler.sample
+    pytest.importorskip("postroad_native")
+    from services.engine.executor import native_sampler  # noqa: PLC0415
+
+    return lambda logits, jobs: native_sampler.sample(logits.float().contiguous().numpy(), jobs, threads=1)
 
 
 def _job(
@@ -24,7 +37,7 @@ def _job(
     return SamplingJob(SamplingParams(**params), prompt, range(index) if output is None else output, forbidden)
 
 
-def _draws(logits: Tensor, **params: Any) -> Counter[int]:
+def _draws(sample: Sample, logits: Tensor, **params: Any) -> Counter[int]:
     """Tokens drawn by one seeded sequence, and by as many sequences of their own seeds."""
     one = sample(logits.expand(DRAWS // 2, -1), [_job(i, seed=77, **params) for i in range(DRAWS // 2)])
     many = sample(logits.expand(DRAWS // 2, -1), [_job(3, seed=i, **params) for i in range(DRAWS // 2)])
@@ -80,17 +93,17 @@ HOT = (LOGITS.double() / 2).softmax(-1)
     ],
     ids=lambda value: ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else "",
 )
-def test_draws_follow_the_exact_distribution(params: dict[str, Any], expected: Tensor) -> None:
-    _assert_distribution(_draws(LOGITS, **params), expected)
+def test_draws_follow_the_exact_distribution(sample: Sample, params: dict[str, Any], expected: Tensor) -> None:
+    _assert_distribution(_draws(sample, LOGITS, **params), expected)
 
 
-def test_probabilities_of_a_whole_vocabulary() -> None:
+def test_probabilities_of_a_whole_vocabulary(sample: Sample) -> None:
     logits = torch.randn(500, generator=torch.Generator().manual_seed(0))
-    _assert_distribution(_draws(logits), logits.double().softmax(-1))
+    _assert_distribution(_draws(sample, logits), logits.double().softmax(-1))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_greedy_takes_the_lowest_id_of_equal_logits(dtype: torch.dtype) -> None:
+def test_greedy_takes_the_lowest_id_of_equal_logits(sample: Sample, dtype: torch.dtype) -> None:
     logits = torch.full((4, 49152), -1.0, dtype=dtype)
     logits[0, [40000, 7, 9]] = 2.0
     logits[1, [49151, 31, 32]] = 2.0
@@ -101,57 +114,58 @@ def test_greedy_takes_the_lowest_id_of_equal_logits(dtype: torch.dtype) -> None:
     assert sample(logits, edited) == [7, 31, 49151, 0]
 
 
-def _greedy(logits: list[float], **job: Any) -> int:
+def _greedy(sample: Sample, logits: list[float], **job: Any) -> int:
     [token] = sample(torch.tensor([logits]), [_job(temperature=0.0, **job)])
     return token
 
 
-def test_presence_penalty_counts_a_token_of_the_output_once() -> None:
-    assert _greedy([3.0, 2.5, 0.0], output=[0, 0, 0], presence_penalty=0.4) == 0
-    assert _greedy([3.0, 2.5, 0.0], output=[0], presence_penalty=0.6) == 1
-    assert _greedy([3.0, 2.5, 0.0], prompt=[0], output=[], presence_penalty=2.0) == 0
-    assert _greedy([3.0, 2.5, 0.0], output=[2], presence_penalty=-2.0) == 0
-    assert _greedy([3.0, 2.5, 1.5], output=[2], presence_penalty=-2.0) == 2
+def test_presence_penalty_counts_a_token_of_the_output_once(sample: Sample) -> None:
+    assert _greedy(sample, [3.0, 2.5, 0.0], output=[0, 0, 0], presence_penalty=0.4) == 0
+    assert _greedy(sample, [3.0, 2.5, 0.0], output=[0], presence_penalty=0.6) == 1
+    assert _greedy(sample, [3.0, 2.5, 0.0], prompt=[0], output=[], presence_penalty=2.0) == 0
+    assert _greedy(sample, [3.0, 2.5, 0.0], output=[2], presence_penalty=-2.0) == 0
+    assert _greedy(sample, [3.0, 2.5, 1.5], output=[2], presence_penalty=-2.0) == 2
 
 
-def test_frequency_penalty_counts_every_occurrence_in_the_output() -> None:
-    assert _greedy([3.0, 2.5, 0.0], output=[0], frequency_penalty=0.4) == 0
-    assert _greedy([3.0, 2.5, 0.0], output=[0, 0], frequency_penalty=0.4) == 1
-    assert _greedy([3.0, 2.5, 0.0], prompt=[0, 0], output=[], frequency_penalty=2.0) == 0
+def test_frequency_penalty_counts_every_occurrence_in_the_output(sample: Sample) -> None:
+    assert _greedy(sample, [3.0, 2.5, 0.0], output=[0], frequency_penalty=0.4) == 0
+    assert _greedy(sample, [3.0, 2.5, 0.0], output=[0, 0], frequency_penalty=0.4) == 1
+    assert _greedy(sample, [3.0, 2.5, 0.0], prompt=[0, 0], output=[], frequency_penalty=2.0) == 0
 
 
-def test_repetition_penalty_takes_prompt_and_output_whatever_the_sign() -> None:
-    assert _greedy([3.0, 2.0, -9.0], prompt=[0], output=[], repetition_penalty=2.0) == 1
-    assert _greedy([3.0, 2.0, -9.0], output=[0], repetition_penalty=2.0) == 1
-    assert _greedy([3.0, 2.0, -9.0], prompt=[0, 0], output=[0], repetition_penalty=1.4) == 0  # once, not per occurrence
-    assert _greedy([-1.0, -1.5], output=[0], repetition_penalty=2.0) == 1  # negative logits are multiplied
-    assert _greedy([3.0, 2.5], output=[1], repetition_penalty=0.5) == 1
+def test_repetition_penalty_takes_prompt_and_output_whatever_the_sign(sample: Sample) -> None:
+    assert _greedy(sample, [3.0, 2.0, -9.0], prompt=[0], output=[], repetition_penalty=2.0) == 1
+    assert _greedy(sample, [3.0, 2.0, -9.0], output=[0], repetition_penalty=2.0) == 1
+    # Once, not per occurrence.
+    assert _greedy(sample, [3.0, 2.0, -9.0], prompt=[0, 0], output=[0], repetition_penalty=1.4) == 0
+    assert _greedy(sample, [-1.0, -1.5], output=[0], repetition_penalty=2.0) == 1  # negative logits are multiplied
+    assert _greedy(sample, [3.0, 2.5], output=[1], repetition_penalty=0.5) == 1
 
 
-def test_penalties_come_before_bias() -> None:
+def test_penalties_come_before_bias(sample: Sample) -> None:
     """Halved, then raised by 2: 3.5. The other order would give 2.5."""
-    assert _greedy([3.0, 3.2], output=[0], repetition_penalty=2.0, logit_bias={0: 2.0}) == 0
+    assert _greedy(sample, [3.0, 3.2], output=[0], repetition_penalty=2.0, logit_bias={0: 2.0}) == 0
 
 
-def test_logit_bias_can_force_and_ban() -> None:
-    assert _greedy([3.0, 2.0, -90.0], output=[], logit_bias={2: 100.0}) == 2
-    assert _greedy([3.0, 2.0, -90.0], output=[], logit_bias={0: -100.0}) == 1
+def test_logit_bias_can_force_and_ban(sample: Sample) -> None:
+    assert _greedy(sample, [3.0, 2.0, -90.0], output=[], logit_bias={2: 100.0}) == 2
+    assert _greedy(sample, [3.0, 2.0, -90.0], output=[], logit_bias={0: -100.0}) == 1
 
 
-def test_fieldbug_09_forbidden_ids_are_never_chosen() -> None:
+def test_fieldbug_09_forbidden_ids_are_never_chosen(sample: Sample) -> None:
     """Stop ids before min_tokens: neither greedy, nor drawn, nor forced by a bias."""
-    assert _greedy([9.0, 8.0, 1.0], output=[], forbidden=frozenset({0, 1}), logit_bias={1: 100.0}) == 2
+    assert _greedy(sample, [9.0, 8.0, 1.0], output=[], forbidden=frozenset({0, 1}), logit_bias={1: 100.0}) == 2
     jobs = [_job(i, forbidden=frozenset({0, 3}), seed=1) for i in range(DRAWS)]
     _assert_distribution(Counter(sample(LOGITS.expand(DRAWS, -1), jobs)), _masked(P, 1, 2, 4, 5, 6, 7))
 
 
-def test_logits_are_left_as_they_are() -> None:
+def test_logits_are_left_as_they_are(sample: Sample) -> None:
     logits = torch.stack((LOGITS, LOGITS))
     sample(logits, [_job(3, repetition_penalty=2.0, min_p=0.1), _job(forbidden=frozenset({1}), temperature=0.0)])
     assert torch.equal(logits, torch.stack((LOGITS, LOGITS)))
 
 
-def test_a_seeded_row_does_not_depend_on_its_batch() -> None:
+def test_a_seeded_row_does_not_depend_on_its_batch(sample: Sample) -> None:
     logits = torch.randn(12, 5000, generator=torch.Generator().manual_seed(5)).bfloat16()
     jobs = [
         _job(4, seed=1),
@@ -172,7 +186,7 @@ def test_a_seeded_row_does_not_depend_on_its_batch() -> None:
     assert sample(logits.flip(0), jobs[::-1])[::-1] == together
 
 
-def test_successive_tokens_of_a_sequence_get_numbers_of_their_own() -> None:
+def test_successive_tokens_of_a_sequence_get_numbers_of_their_own(sample: Sample) -> None:
     logits = torch.zeros(64, 1000)
     assert len(set(sample(logits, [_job(i, seed=5) for i in range(64)]))) > 55
     assert len(set(sample(logits, [_job(5, seed=i) for i in range(64)]))) > 55
@@ -180,14 +194,14 @@ def test_successive_tokens_of_a_sequence_get_numbers_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("temperature", [1e-3, 1e-30, 1e-45])
-def test_the_lowest_temperatures_are_greedy(temperature: float) -> None:
+def test_the_lowest_temperatures_are_greedy(sample: Sample, temperature: float) -> None:
     jobs = [_job(i, seed=i, temperature=temperature) for i in range(100)]
     assert set(sample(LOGITS.expand(100, -1), jobs)) == {0}
 
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf])
 @pytest.mark.parametrize("job", [_job(temperature=0.0), _job(), _job(top_p=0.5), _job(logit_bias={0: 1.0})])
-def test_logits_that_are_not_finite_fail_the_step(broken: float, job: SamplingJob) -> None:
+def test_logits_that_are_not_finite_fail_the_step(sample: Sample, broken: float, job: SamplingJob) -> None:
     logits = LOGITS.repeat(3, 1)
     logits[1, 4] = broken
     with pytest.raises(NonFiniteLogitsError, match=r"rows \[1\]") as error:
@@ -195,6 +209,6 @@ def test_logits_that_are_not_finite_fail_the_step(broken: float, job: SamplingJo
     assert error.value.rows == (1,)
 
 
-def test_a_row_without_any_allowed_token_fails_the_step() -> None:
+def test_a_row_without_any_allowed_token_fails_the_step(sample: Sample) -> None:
     with pytest.raises(NonFiniteLogitsError):
         sample(LOGITS[None], [_job(forbidden=frozenset(range(8)))])

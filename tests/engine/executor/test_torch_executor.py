@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from services.engine.executor.errors import NonFiniteLogitsError
 from services.engine.executor.kv_pool import KvPool, kv_bytes_per_page
-from services.engine.executor.sampler import NonFiniteLogitsError
 from services.engine.executor.torch_executor import TorchExecutor
 from services.engine.models.decoder import Decoder
 from services.engine.plan import SamplingParams, StepPlan

@@ -1,0 +1,30 @@
+// The loops over one row's whole vocabulary, for the widest vectors that the machine has. All give the same bits.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace postroad {
+
+constexpr std::size_t kSumBlock = 256;  // ids whose weights are summed at once
+
+struct RowKernels {
+    // The highest of `n` logits; NaN where one of them is.
+    float (*highest)(const float* logits, std::size_t n);
+
+    // The first of `n` logits that equals `value`; n where none does.
+    std::size_t (*find)(const float* logits, std::size_t n, float value);
+
+    // weights[i] = exp((logits[i] - highest) / temperature), 0 where that exponent is below `lowest`.
+    // block_sums: [ceil(n / kSumBlock)], the weights of each block added up.
+    void (*weigh)(const float* logits, std::size_t n, float highest, float temperature, float lowest, float* weights,
+                  double* block_sums);
+
+    // Writes the ids of the weights in [low, high), ascending; returns how many. ids: [n].
+    std::size_t (*between)(const float* weights, std::size_t n, float low, float high, std::int32_t* ids);
+};
+
+// Those for this machine.
+const RowKernels& row_kernels();
+
+}  // namespace postroad

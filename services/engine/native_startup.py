@@ -1,0 +1,112 @@
+"""Settings → weights and KV pool in memory → a NativeExecutor. Imports neither torch nor transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import postroad_native
+
+from services.engine import resources
+from services.engine.executor.base import ExecutorInfo
+from services.engine.executor.native_executor import NativeExecutor
+from services.engine.loading.arrays import iter_arrays
+from services.engine.loading.files import ModelFiles
+from services.engine.loading.source import ModelSource
+from services.engine.models.config import ModelConfig
+from services.engine.models.errors import NotCovered, WeightError
+from services.engine.models.frequencies import inverse_frequencies
+from services.engine.settings import EngineSettings
+
+BLOCK = 16  # the KV pool is made of blocks of so many tokens; a value takes a multiple of so many elements
+
+_WEIGHT_FORMATS = {"float32": "f32", "bfloat16": "bf16"}
+_ITEM_SIZES = {"f32": 4, "bf16": 2}
+_TAKEN = (np.float32, np.float16, np.uint16)  # the last are bits of bfloat16
+
+
+def load_native_executor(settings: EngineSettings, source: ModelSource, files: ModelFiles) -> NativeExecutor:
+    """Gives the KV pool its share of the memory that will be free beside the weights, then loads them.
+
+    Raises NotCovered, LoadingError, another ModelError, and StartupError if not a single page fits.
+    """
+    config = ModelConfig.from_hf(files.config)
+    check_covered(config, settings)
+    weight_format = _WEIGHT_FORMATS[resources.dtype(settings)]
+    threads = resources.num_threads(settings)
+    num_pages = resources.num_pages(
+        settings,
+        kv_bytes_per_page(config, weight_format, settings.page_size),
+        still_to_load=config.num_weights * _ITEM_SIZES[weight_format],
+    )
+    limits = [config.max_position_embeddings, num_pages * settings.page_size]
+    if settings.max_model_len is not None:
+        limits.append(settings.max_model_len)
+    info = ExecutorInfo(num_pages, settings.page_size, config.vocab_size, max_model_len=min(limits))
+    return NativeExecutor(
+        load_model(config, iter_arrays(source, files.config), info, threads, weight_format), info, threads
+    )
+
+
+def check_covered(config: ModelConfig, settings: EngineSettings) -> None:
+    """Raises NotCovered for what the native executor does not compute and the torch executor does."""
+    if settings.page_size % BLOCK:
+        raise NotCovered("page-size", settings.page_size)
+
+
+def kv_bytes_per_page(config: ModelConfig, weight_format: str, page_size: int) -> int:
+    """Bytes that one page takes: keys and values of `page_size` tokens in all layers."""
+    elements = config.head_dim + -(-config.head_dim // BLOCK) * BLOCK
+    return config.num_layers * page_size * config.num_kv_heads * elements * _ITEM_SIZES[weight_format]
+
+
+def load_model(
+    config: ModelConfig,
+    weights: Iterable[tuple[str, npt.NDArray[Any]]],
+    info: ExecutorInfo,
+    threads: int,
+    weight_format: str,
+) -> postroad_native.Model:
+    """Builds a `postroad_native.Model` from (Hugging Face name, array) pairs as iter_arrays gives them, in any order.
+
+    Each array is packed before the next one is taken. Raises WeightError, with the tensor's name.
+    """
+    model = postroad_native.Model(
+        model_fields(config),
+        num_pages=info.num_pages,
+        page_size=info.page_size,
+        threads=threads,
+        weight_format=weight_format,
+    )
+    try:
+        for name, array in weights:
+            if not config.determines(name):
+                model.set_weight(name, array if array.dtype in _TAKEN else array.astype(np.float32))
+        model.finish()
+    except ValueError as error:
+        raise WeightError(str(error)) from error
+    return model
+
+
+def model_fields(config: ModelConfig) -> dict[str, Any]:
+    """The model as `postroad_native.Model` wants it described."""
+    return {
+        "hidden_size": config.hidden_size,
+        "intermediate_size": config.intermediate_size,
+        "num_layers": config.num_layers,
+        "num_heads": config.num_heads,
+        "num_kv_heads": config.num_kv_heads,
+        "head_dim": config.head_dim,
+        "vocab_size": config.vocab_size,
+        "rms_norm_eps": config.rms_norm_eps,
+        "tie_word_embeddings": config.tie_word_embeddings,
+        "qkv_bias": config.qkv_bias,
+        "o_bias": config.output_bias,
+        "mlp_bias": config.mlp_bias,
+        "qk_norm": config.qk_norm,
+        "activation": "silu",
+        "rope_inv_freq": inverse_frequencies(config.head_dim, config.rope),
+        "rope_attention_scale": 1.0,
+    }

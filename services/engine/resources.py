@@ -1,0 +1,38 @@
+"""What the settings leave to the machine: the type of weights and KV pool, threads, and the pool's size."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from services.engine import hardware
+from services.engine.settings import EngineSettings
+from services.engine.startup import StartupError
+
+KV_SHARE_OF_FREE_MEMORY = 0.25
+
+Dtype = Literal["float32", "bfloat16"]
+
+
+def dtype(settings: EngineSettings) -> Dtype:
+    """bfloat16 where the CPU computes in it, unless the settings name a type."""
+    if settings.dtype == "auto":
+        return "bfloat16" if hardware.computes_bfloat16() else "float32"
+    return settings.dtype
+
+
+def num_threads(settings: EngineSettings) -> int:
+    """Threads of a step."""
+    return settings.threads or hardware.usable_cores()
+
+
+def num_pages(settings: EngineSettings, page_bytes: int, still_to_load: int = 0) -> int:
+    """Pages of the KV pool: its share of what is free once the weights are loaded, of which `still_to_load` bytes are
+    not yet. Raises StartupError if not a single page fits.
+    """
+    if settings.num_pages is not None:
+        return settings.num_pages
+    share = int(max(0, hardware.free_memory() - still_to_load) * KV_SHARE_OF_FREE_MEMORY)
+    budget = settings.kv_cache_memory or share
+    if budget < page_bytes:
+        raise StartupError(f"the KV pool's {budget} bytes do not hold one page of {page_bytes} bytes")
+    return budget // page_bytes
