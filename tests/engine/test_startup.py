@@ -1,0 +1,95 @@
+"""Which executor an engine gets, and what is in memory afterwards."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from services.engine.executor.torch_executor import TorchExecutor
+from services.engine.models.errors import NotCovered
+from services.engine.settings import EngineSettings
+from services.engine.startup import NativeNotInstalled, StartupError, load_engine
+from tests.support.models import tiny_model_folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tiny_model_folder(tmp_path_factory.mktemp("model"), "LlamaForCausalLM")
+
+
+@pytest.fixture
+def no_native(monkeypatch):
+    """As where `postroad_native` is not installed."""
+    for name in [name for name in sys.modules if name.startswith("services.engine") and "native" in name]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "postroad_native", None)
+
+
+def load(folder, **settings):
+    """The engine's core and what was logged."""
+    defaults = {"model": str(folder), "threads": 1, "dtype": "float32", "num_pages": 8}
+    with capture_logs() as logs:
+        core = load_engine(EngineSettings(**defaults | settings), lambda model: None, structlog.get_logger())
+    core.close()
+    return core, logs
+
+
+def test_auto_says_why_it_takes_torch_where_native_is_not_installed(folder, no_native):
+    core, logs = load(folder, executor="auto")
+    assert isinstance(core._executor, TorchExecutor)
+    [line] = logs
+    assert (line["event"], line["executor"], line["log_level"]) == ("executor chosen", "torch", "warning")
+    assert "not installed" in line["reason"]
+    assert "make native" in line["reason"]
+
+
+def test_native_is_refused_where_it_is_not_installed(folder, no_native):
+    with pytest.raises(NativeNotInstalled, match="make native"):
+        load(folder, executor="native")
+
+
+def test_auto_takes_native_and_says_so(folder):
+    pytest.importorskip("postroad_native")
+    core, logs = load(folder, executor="auto")
+    assert type(core._executor).__name__ == "NativeExecutor"
+    assert [(line["event"], line["executor"]) for line in logs] == [("executor chosen", "native")]
+
+
+def test_auto_names_what_native_does_not_cover(folder):
+    pytest.importorskip("postroad_native")
+    core, logs = load(folder, executor="auto", page_size=8)
+    assert isinstance(core._executor, TorchExecutor)
+    assert "page-size 8" in logs[0]["reason"]
+    with pytest.raises(NotCovered) as error:
+        load(folder, executor="native", page_size=8)
+    assert (error.value.feature, error.value.value) == ("page-size", 8)
+
+
+def test_the_native_kv_pool_s_memory_decides_over_its_pages_and_these_over_the_length(folder):
+    pytest.importorskip("postroad_native")
+    page_bytes = 2 * 3 * 16 * 2 * 16 * 4  # keys and values, layers, tokens, KV heads, elements, float32
+    core, _ = load(folder, executor="native", num_pages=None, kv_cache_memory=page_bytes * 5 + 1)
+    assert (core.info.num_pages, core.info.max_model_len) == (5, 80)
+    core, _ = load(folder, executor="native", num_pages=None, kv_cache_memory=page_bytes * 5, dtype="bfloat16")
+    assert core.info.num_pages == 10
+    with pytest.raises(StartupError, match="do not hold one page"):
+        load(folder, executor="native", num_pages=None, kv_cache_memory=page_bytes - 1)
+    core, _ = load(folder, executor="native", max_model_len=50)
+    assert core.info.max_model_len == 50
+
+
+def test_an_engine_with_the_native_executor_has_neither_torch_nor_transformers():
+    pytest.importorskip("postroad_native")
+    code = (
+        "import sys, structlog, services.engine.__main__;"
+        "from services.engine.settings import EngineSettings; from services.engine.startup import load_engine;"
+        "settings = EngineSettings(executor='native', num_pages=8, threads=1);"
+        "load_engine(settings, lambda model: None, structlog.get_logger());"
+        "print([name for name in ('torch', 'transformers') if name in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
