@@ -10,6 +10,8 @@ from services.engine.plan import SamplingParams, StopParams
 from services.engine.scheduler.sequence import Sequence
 from services.pb.postroad.v1 import common_pb2, engine_pb2
 
+# 0.01 as the message carries it, in float32. Logits divided by much less would leave the range of float32.
+MIN_REPETITION_PENALTY = 0.009999999776482582
 MAX_LOGIT_BIAS = 1024
 MAX_STOP_TOKEN_IDS = 64
 MAX_CACHE_SALT_BYTES = 256
@@ -68,7 +70,7 @@ def _sampling_params(given: common_pb2.SamplingParams, limits: ModelLimits) -> S
     _check_range("min_p", params.min_p, 0, 1)
     _check_range("presence_penalty", params.presence_penalty, -2, 2)
     _check_range("frequency_penalty", params.frequency_penalty, -2, 2)
-    _check_range("repetition_penalty", params.repetition_penalty, 0, 10, above_low=True)
+    _check_range("repetition_penalty", params.repetition_penalty, MIN_REPETITION_PENALTY, 10)
     _check_count("logit_bias", len(params.logit_bias), MAX_LOGIT_BIAS)
     for token_id, bias in params.logit_bias.items():
         if token_id >= limits.vocab_size:
@@ -122,7 +124,7 @@ def _max_tokens(given: common_pb2.StopParams, prompt_length: int, limits: ModelL
 def _check_range(param: str, value: float, low: float, high: float, *, above_low: bool = False) -> None:
     """Both ends belong to the range, unless `above_low`. NaN is in no range."""
     if not low <= value <= high or (above_low and value == low):
-        start = f"greater than {low} and" if above_low else f"at least {low} and"
+        start = f"greater than {low:g} and" if above_low else f"at least {low:g} and"
         raise InvalidArgument(f"{param} must be {start} at most {high}, not {value:.6g}", param)
 
 

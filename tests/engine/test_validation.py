@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from services.common.errors import ContextLengthExceeded, InvalidArgument, PostroadError
-from services.engine.validation import ModelLimits, sequence_from_request
+from services.engine.validation import MIN_REPETITION_PENALTY, ModelLimits, sequence_from_request
 from services.pb.postroad.v1 import common_pb2, engine_pb2
 from tests.engine.running_engine import request, running_engine, scripted
 
@@ -45,6 +45,8 @@ def sampling(**fields):
         pytest.param("frequency_penalty", sampling(frequency_penalty=-2.1)),
         pytest.param("frequency_penalty", sampling(frequency_penalty=math.nan)),
         pytest.param("repetition_penalty", sampling(repetition_penalty=0)),
+        pytest.param("repetition_penalty", sampling(repetition_penalty=1e-38)),
+        pytest.param("repetition_penalty", sampling(repetition_penalty=0.0099)),
         pytest.param("repetition_penalty", sampling(repetition_penalty=10.1)),
         pytest.param("repetition_penalty", sampling(repetition_penalty=math.nan)),
         pytest.param("logit_bias", sampling(logit_bias={50: 1.0}), id="logit_bias_out_of_vocabulary"),
@@ -95,6 +97,7 @@ def test_a_seed_is_drawn_where_none_is_given_and_zero_is_one():
         ("presence_penalty", -2),
         ("frequency_penalty", 2),
         ("repetition_penalty", 10),
+        ("repetition_penalty", MIN_REPETITION_PENALTY),
         ("seed", 2**64 - 1),
     ],
 )

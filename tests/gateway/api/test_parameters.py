@@ -106,6 +106,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("presence", {"presence_penalty": 2.5}, "presence_penalty"),
     ("frequency", {"frequency_penalty": -2.5}, "frequency_penalty"),
     ("repetition", {"repetition_penalty": 0}, "repetition_penalty"),
+    ("repetition_that_overflows", {"repetition_penalty": 1e-38}, "repetition_penalty"),
     ("repetition_high", {"repetition_penalty": 11}, "repetition_penalty"),
     ("bias_value", {"logit_bias": {"5": 101}}, "logit_bias"),
     ("bias_null", {"logit_bias": {"5": None}}, "logit_bias"),
