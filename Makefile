@@ -36,7 +36,7 @@ COMPILE = CUSTOM_COMPILE_COMMAND='make lock' $(LOCK_ENV)/bin/pip-compile --quiet
 extras = $(addprefix --extra=,$(1))
 
 .DEFAULT_GOAL := help
-.PHONY: help serve chat test test-all check format protos lock bench-pipe clean serve-env dev-env
+.PHONY: help serve chat test test-all check format protos native lock bench-pipe clean serve-env dev-env
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
@@ -69,6 +69,9 @@ format: dev-env ## format the code
 protos: dev-env ## generate services/pb from protos/
 	$(VENV_PYTHON) protos/build.py
 
+native: serve-env ## build and install the native CPU executor anew
+	$(VENV_PYTHON) -m pip install --disable-pip-version-check --no-deps --force-reinstall services/engine/native
+
 bench-pipe: dev-env ## what the road costs per token, without a model (BENCH_FLAGS=…)
 	$(VENV_PYTHON) -m tests.bench.pipe $(BENCH_FLAGS)
 
@@ -86,7 +89,7 @@ $(LOCK_ENV)/bin/pip-compile:
 	$(LOCK_ENV)/bin/python -m pip install --quiet --disable-pip-version-check pip-tools==7.6.2
 
 clean: ## remove what was generated and installed
-	rm -rf .venv .run build dist services/pb .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf .venv .run build dist services/pb services/engine/native/build .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
 	find services tests protos requirements -name __pycache__ -type d -prune -exec rm -rf {} +
 
 serve-env:

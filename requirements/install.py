@@ -24,12 +24,16 @@ class SetupError(Exception):
 
 
 class Step(NamedTuple):
-    """Something to install with pip. `sources` decide whether it is up to date; `makes` must exist afterwards."""
+    """Something to install with pip. `sources` decide whether it is up to date; `makes` must exist afterwards.
+
+    `without` says how things go on where it cannot be installed; nothing else does without its steps.
+    """
 
     name: str
     sources: list[Path]
     pip_args: list[str]
     makes: Path | None = None
+    without: str = ""
 
 
 def steps(root: Path, lock: str) -> list[Step]:
@@ -46,7 +50,22 @@ def steps(root: Path, lock: str) -> list[Step]:
             ["-e", str(root)],
             makes=root / "services" / "pb",
         ),
+        native_step(root),
     ]
+
+
+def native_step(root: Path) -> Step:
+    """The CPU executor, which is compiled here."""
+    folder = root / "services" / "engine" / "native"
+    files = [folder / "pyproject.toml", folder / "CMakeLists.txt"]
+    for part in ("src", "postroad_native"):
+        files += (path for path in (folder / part).rglob("*") if path.suffix in (".cpp", ".h", ".py", ".typed"))
+    return Step(
+        "native",
+        sorted(files),
+        ["--force-reinstall", str(folder)],  # its version stays the same when its sources change
+        without="the engine runs models with torch, several times slower. Is there a C++ compiler? (Debian: g++)",
+    )
 
 
 def digest(root: Path, sources: list[Path]) -> str:
@@ -113,13 +132,17 @@ class Environment:
         return made and stamp.exists() and stamp.read_text() == digest(self.root, step.sources)
 
     def install(self, step: Step, torch_index: str) -> None:
-        """Does the step and leaves its stamp. Raises SetupError."""
+        """Does the step and leaves its stamp. Raises SetupError unless things go on without it: then it is tried again
+        the next time."""
         print(f"installing {step.name}", flush=True)
         before = digest(self.root, step.sources)
         done = self._pip(step.pip_args)
         if not done and step.name == "torch" and torch_index:
             print(f"no such torch in pip's own sources; trying {torch_index}", flush=True)
             done = self._pip(["--extra-index-url", torch_index, *step.pip_args])
+        if not done and step.without:
+            print(f"warning: pip could not build {step.name}; {step.without}", file=sys.stderr, flush=True)
+            return
         if not done:
             raise SetupError(f"pip could not install {step.name}; what it said stands above")
         (self._stamps / step.name).write_text(before)

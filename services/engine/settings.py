@@ -21,7 +21,7 @@ class EngineSettings(StationSettings):
     model: str = Field("default", description="'default', a .gguf file, a folder, or a Hub id org/name.")
     served_model_name: str = Field("", description="Name that clients see. Empty: the model's own.")
     executor: Literal["auto", "native", "torch", "scripted"] = Field(
-        "torch",
+        "auto",
         description="What runs the steps; 'auto' is native where that is installed and covers the model, else torch; "
         "'scripted' replays given texts on a clock, without weights.",
     )

@@ -13,7 +13,7 @@ def test_defaults():
         50052,
         9462,
         "default",
-        "torch",
+        "auto",
     )
     assert (settings.max_waiting, settings.kv_cache_memory, settings.num_pages) == (1024, None, None)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from requirements.install import Environment, SetupError, Step, check_python, steps
+from requirements.install import Environment, SetupError, Step, check_python, native_step, steps
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -91,6 +91,23 @@ def test_torch_alone_is_tried_from_its_index_when_pip_does_not_find_it(environme
     assert calls == [["-r", "torch.txt"], ["--extra-index-url", "http://index", "-r", "torch.txt"]]
     with pytest.raises(SetupError, match="could not install serve"):
         environment.install(Step("serve", [lock], ["-r", "serve.txt"]), "http://index")
+
+
+def test_a_native_build_that_fails_is_a_warning_and_is_tried_again(
+    environment: Environment, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = environment.root / "step.cpp"
+    source.write_text("int main() {")
+    step = Step("native", [source], ["./native"], without="the engine runs models with torch")
+    environment._pip = lambda args: False  # type: ignore[method-assign]
+    environment.install(step, torch_index="http://index")
+    assert capsys.readouterr().err == "warning: pip could not build native; the engine runs models with torch\n"
+    assert not environment.is_done(step)
+
+
+def test_the_native_build_depends_on_what_is_compiled() -> None:
+    names = {path.name for path in native_step(ROOT).sources}
+    assert {"pyproject.toml", "CMakeLists.txt", "module.cpp", "sampler.h", "__init__.py"} <= names
 
 
 @pytest.mark.parametrize("lock", ["serve", "dev"])
