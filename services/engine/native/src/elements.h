@@ -1,0 +1,59 @@
+// Number formats of weights, activations and cached keys and values, and conversions of single numbers.
+//
+// All products of the step have one shape: rows of 32-bit words times columns of 32-bit words, accumulated in float32.
+// A word holds one float32 or a pair of bfloat16 that are neighbours along the reduced dimension.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+namespace postroad {
+
+struct Bf16 {
+    using Element = uint16_t;
+    static constexpr int kPerWord = 2;
+};
+
+struct F32 {
+    using Element = float;
+    static constexpr int kPerWord = 1;
+};
+
+enum class Format { kBf16, kF32 };
+
+inline int elements_per_word(Format format) { return format == Format::kBf16 ? Bf16::kPerWord : F32::kPerWord; }
+
+constexpr int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+constexpr int64_t ceil_div(int64_t value, int64_t divisor) { return (value + divisor - 1) / divisor; }
+
+inline uint32_t float_bits(float value) {
+    uint32_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+inline float bits_float(uint32_t bits) {
+    float value;
+    std::memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+// To the nearest, ties to even. NaN stays NaN.
+inline uint16_t bf16_from_float(float value) {
+    const uint32_t bits = float_bits(value);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);
+    return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+inline float float_from_bf16(uint16_t bits) { return bits_float(static_cast<uint32_t>(bits) << 16); }
+
+inline float float_from_half(uint16_t half) {
+    const uint32_t sign = static_cast<uint32_t>(half & 0x8000u) << 16;
+    const uint32_t magnitude = half & 0x7fffu;
+    if (magnitude >= 0x7c00u) return bits_float(sign | 0x7f800000u | ((magnitude & 0x3ffu) << 13));
+    // Exact for subnormals, too: the exponent is corrected by a multiplication.
+    const float scaled = bits_float(magnitude << 13) * bits_float(0x77800000u);  // times 2^112
+    return bits_float(sign | float_bits(scaled));
+}
+
+}  // namespace postroad

@@ -1,0 +1,52 @@
+// One step through the model: what each thread of the team does, phase by phase.
+#pragma once
+
+#include <algorithm>
+
+#include "attention_plan.h"
+#include "kernels/kernels.h"
+#include "kv_cache.h"
+#include "model_config.h"
+#include "step_batch.h"
+#include "thread_pool.h"
+#include "weights.h"
+#include "workspace.h"
+
+namespace postroad {
+
+// All references must outlive the step. `logits`: [logit rows][vocab_size].
+struct Forward {
+    const ModelConfig& config;
+    const Kernels& kernels;
+    const Weights& weights;
+    const KvCache& cache;
+    const StepBatch& batch;
+    const AttentionPlan& plan;
+    Workspace& workspace;
+    int num_threads;
+    float* logits;
+
+    // Called by every thread of the team.
+    void run(Worker& worker) const;
+
+private:
+    // The rows that a part of the step works on: all tokens, or, in the end, those whose logits are wanted.
+    struct Rows {
+        int64_t count;
+        const FloatRows& residual;
+        const ElementRows& attended;
+    };
+
+    void embed(Worker& worker) const;
+    void project(Worker& worker, const LayerWeights& layer, int64_t index) const;
+    void place_heads(Worker& worker, const LayerWeights& layer, int64_t index) const;
+    void attend(Worker& worker, int64_t index) const;
+    void attend_task(const AttentionTask& task, int64_t index, int64_t kv_head, uint32_t* scratch) const;
+    Rows select_rows(Worker& worker) const;
+    void finish_layer(Worker& worker, const LayerWeights& layer, const Rows& rows) const;
+    void norm(Worker& worker, const FloatRows& input, int64_t count, const float* weight) const;
+    void linear(Worker& worker, const LinearCall& call, int64_t rows) const;
+    int64_t row_grain(int64_t rows) const { return std::max<int64_t>(1, rows / (4 * num_threads)); }
+};
+
+}  // namespace postroad

@@ -1,0 +1,219 @@
+// Attention over blocks of keys and values (arXiv 2205.14135), in spans of kSpan keys that begin at multiples of kSpan.
+//
+// Each span is computed by itself: its scores, their maximum and sum, and the weighted values ("a record"). Records are
+// then folded in the order of the spans. So a row's result does not depend on which thread computed which span, nor on
+// whether the row was computed alone (decode) or among others (prefill).
+#pragma once
+
+#include "kernels/functions.h"
+#include "kernels/kernels.h"
+#include "kernels/rows.h"
+#include "kernels/tile.h"
+
+namespace postroad {
+namespace {
+namespace attention {
+
+// Two neighbouring blocks of keys: 32 columns.
+struct KeyColumns {
+    const uint32_t* first;
+    const uint32_t* second;
+
+    const uint32_t* address(int64_t, int column) const {
+        return column < kBlock ? first + column : second + column - kBlock;
+    }
+    static constexpr int64_t stride() { return kBlock; }
+    static void prefetch(int64_t) {}
+};
+
+// Some columns of values: a run per block of tokens.
+struct ValueColumns {
+    const uint32_t* values;
+    const int32_t* blocks;
+    int64_t block_stride;
+    int64_t row_stride;
+
+    const uint32_t* address(int64_t run, int column) const { return values + blocks[run] * block_stride + column; }
+    int64_t stride() const { return row_stride; }
+    static void prefetch(int64_t) {}
+};
+
+// A row's partial result: weighted values [value_stride], then the maximum of its scores and the sum of its weights.
+struct Record {
+    float* values;
+    float& largest;
+    float& sum;
+
+    Record(float* record, int64_t value_stride)
+        : values(record), largest(record[value_stride]), sum(record[value_stride + 1]) {}
+};
+
+// Keys that row `row` sees in the span that starts at `first_key`: at most `available`, may be 0.
+inline int visible_keys(const AttentionCall& call, int row, int64_t first_key, int available) {
+    const int64_t count = call.first_position + row / call.group + 1 - first_key;
+    return static_cast<int>(count < 0 ? 0 : count < available ? count : available);
+}
+
+template <class Fmt>
+inline void score_blocks(const AttentionCall& call, const int32_t* blocks, int num_blocks, float* scores) {
+    const int64_t words = ceil_div(call.head_dim, Fmt::kPerWord);
+    for (int block = 0; block < num_blocks; block += 2) {
+        const int second = block + 1 < num_blocks ? block + 1 : block;  // an odd one is computed twice, and masked
+        const uint32_t* first_keys = call.keys + blocks[block] * call.block_stride;
+        const uint32_t* second_keys = call.keys + blocks[second] * call.block_stride;
+        for_each_tile<simd::kTileRows>(0, call.rows, [&](auto rows, int64_t row) {
+            constexpr int kColumns = simd::kTileVectors * simd::kWidth;
+            for (int column = 0; column < 2 * kBlock; column += kColumns) {
+                const bool in_first = column < kBlock;
+                const KeyColumns keys{in_first ? first_keys + column : second_keys + column - kBlock, second_keys};
+                tile<Fmt, rows.value, simd::kTileVectors>(call.queries + row * call.query_stride, call.query_stride,
+                                                          keys, 1, words, scores + row * kSpan + block * kBlock + column,
+                                                          kSpan);
+            }
+        });
+    }
+}
+
+// Scores become weights 2^(score - largest), as elements; keys that the row does not see get weight 0.
+template <class Fmt>
+inline void weigh_row(const float* scores, float scale, int visible, int computed, typename Fmt::Element* weights,
+                      float& largest, float& sum) {
+    const simd::Floats scales = simd::broadcast(scale);
+    const simd::Floats lowest = simd::broadcast(-3.0e38f);
+    simd::Floats maxima = lowest;
+    for (int key = 0; key < visible; key += simd::kWidth) {
+        const simd::Floats score = simd::mul(simd::load(scores + key), scales);
+        maxima = simd::max(simd::keep_first(score, visible - key, lowest), maxima);
+    }
+    largest = simd::largest(maxima);
+    const simd::Floats offset = simd::broadcast(largest);
+    simd::Floats sums = simd::zero();
+    int key = 0;
+    for (; key < visible; key += simd::kWidth) {
+        const simd::Floats score = simd::mul(simd::load(scores + key), scales);
+        const simd::Floats weight = simd::keep_first(exp2(simd::sub(score, offset)), visible - key, simd::zero());
+        sums = simd::add(sums, weight);
+        simd::store_elements(weights + key, weight);
+    }
+    sum = simd::sum(sums);
+    for (; key < computed; key += simd::kWidth) simd::store_elements(weights + key, simd::zero());
+}
+
+template <class Fmt, int kVectors>
+inline void weigh_values(const AttentionCall& call, const int32_t* blocks, int num_blocks, const uint32_t* weights,
+                         int64_t column, float* records) {
+    const ValueColumns values{call.values + column, blocks, call.block_stride, call.value_stride};
+    const int64_t record_stride = call.value_stride + kRecordTail;
+    constexpr int64_t kWeightsStride = kSpan / Fmt::kPerWord;
+    for_each_tile<simd::kTileRows>(0, call.rows, [&](auto rows, int64_t row) {
+        tile<Fmt, rows.value, kVectors>(weights + row * kWeightsStride, kWeightsStride, values, num_blocks,
+                                        kBlock / Fmt::kPerWord, records + row * record_stride + column, record_stride);
+    });
+}
+
+// The records of all rows for one span.
+template <class Fmt>
+inline void attend_span(const AttentionCall& call, int64_t span, float* scores, uint32_t* weights, float* records) {
+    const int64_t first_key = span * kSpan;
+    const int num_keys = visible_keys(call, call.rows - 1, first_key, kSpan);
+    const int num_blocks = static_cast<int>(ceil_div(num_keys, kBlock));
+    const int32_t* blocks = call.blocks + first_key / kBlock;
+    score_blocks<Fmt>(call, blocks, num_blocks, scores);
+    for (int row = 0; row < call.rows; ++row) {
+        const Record record(records + row * (call.value_stride + kRecordTail), call.value_stride);
+        auto* row_weights = reinterpret_cast<typename Fmt::Element*>(weights) + row * kSpan;
+        weigh_row<Fmt>(scores + row * kSpan, call.scale, visible_keys(call, row, first_key, num_keys),
+                       num_blocks * kBlock, row_weights, record.largest, record.sum);
+    }
+    constexpr int kColumns = simd::kTileVectors * simd::kWidth;
+    int64_t column = 0;
+    for (; column + kColumns <= call.value_stride; column += kColumns) {
+        weigh_values<Fmt, simd::kTileVectors>(call, blocks, num_blocks, weights, column, records);
+    }
+    for (; column < call.value_stride; column += simd::kWidth) {
+        weigh_values<Fmt, 1>(call, blocks, num_blocks, weights, column, records);
+    }
+}
+
+// total = total and record, brought to the larger of their maxima. A record without visible keys changes nothing.
+inline void fold(const Record& total, const Record& record, int64_t value_stride) {
+    if (record.sum == 0.0f) return;
+    const float largest = total.largest > record.largest ? total.largest : record.largest;
+    const float keep = exp2(total.largest - largest), take = exp2(record.largest - largest);
+    total.largest = largest;
+    total.sum = total.sum * keep + record.sum * take;
+    const simd::Floats keeps = simd::broadcast(keep), takes = simd::broadcast(take);
+    for (int64_t i = 0; i < value_stride; i += simd::kWidth) {
+        const simd::Floats taken = simd::mul(simd::load(record.values + i), takes);
+        simd::store(total.values + i, simd::fma(simd::load(total.values + i), keeps, taken));
+    }
+}
+
+template <class Fmt>
+inline void write_row(const AttentionCall& call, int row, const Record& total) {
+    auto* output = static_cast<typename Fmt::Element*>(call.output) + row / call.group * call.output_stride +
+                   row % call.group * call.head_dim;
+    const simd::Floats factor = simd::broadcast(1.0f / total.sum);
+    int i = 0;
+    for (; i + simd::kWidth <= call.head_dim; i += simd::kWidth) {
+        simd::store_elements(output + i, simd::mul(simd::load(total.values + i), factor));
+    }
+    for (; i < call.head_dim; ++i) store_element(output + i, total.values[i] * (1.0f / total.sum));
+}
+
+// What one call needs beside its operands, carved out of its scratch words.
+struct Scratch {
+    float* scores;      // [rows][kSpan]
+    uint32_t* weights;  // [rows][kSpan] elements
+    float* totals;      // [rows] records
+    float* records;     // [rows] records
+
+    explicit Scratch(const AttentionCall& call) {
+        const int64_t record_floats = call.rows * (call.value_stride + kRecordTail);
+        scores = reinterpret_cast<float*>(call.scratch);
+        weights = call.scratch + int64_t{call.rows} * kSpan;
+        totals = reinterpret_cast<float*>(weights + int64_t{call.rows} * kSpan);
+        records = totals + record_floats;
+    }
+};
+
+template <class Fmt>
+void attend(const AttentionCall& call) {
+    const Scratch scratch(call);
+    const int64_t record_stride = call.value_stride + kRecordTail;
+    if (call.partials) {
+        for (int64_t span = call.first_span; span < call.last_span; ++span) {
+            float* records = call.partials + (span - call.first_span) * call.rows * record_stride;
+            attend_span<Fmt>(call, span, scratch.scores, scratch.weights, records);
+        }
+        return;
+    }
+    for (int64_t span = call.first_span; span < call.last_span; ++span) {
+        const bool is_first = span == call.first_span;
+        attend_span<Fmt>(call, span, scratch.scores, scratch.weights, is_first ? scratch.totals : scratch.records);
+        for (int row = 0; !is_first && row < call.rows; ++row) {
+            const Record total(scratch.totals + row * record_stride, call.value_stride);
+            fold(total, Record(scratch.records + row * record_stride, call.value_stride), call.value_stride);
+        }
+    }
+    for (int row = 0; row < call.rows; ++row) {
+        write_row<Fmt>(call, row, Record(scratch.totals + row * record_stride, call.value_stride));
+    }
+}
+
+template <class Fmt>
+void fold_partials(const AttentionCall& call) {
+    const int64_t record_stride = call.value_stride + kRecordTail;
+    for (int row = 0; row < call.rows; ++row) {
+        const Record total(call.partials + row * record_stride, call.value_stride);
+        for (int64_t span = 1; span < call.last_span - call.first_span; ++span) {
+            float* record = call.partials + (span * call.rows + row) * record_stride;
+            fold(total, Record(record, call.value_stride), call.value_stride);
+        }
+        write_row<Fmt>(call, row, total);
+    }
+}
+
+}  // namespace attention
+}  // namespace
+}  // namespace postroad

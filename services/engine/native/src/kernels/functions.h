@@ -1,0 +1,47 @@
+// Elementary functions over vectors, accurate to a few units in the last place.
+#pragma once
+
+#include "kernels/kernels.h"
+
+namespace postroad {
+namespace {
+
+constexpr float kLog2E = 1.44269504088896340736f;
+
+// 2^x. Below -126 it is 2^-126 at least, never a subnormal; exactly 1 at 0.
+inline simd::Floats exp2(simd::Floats x) {
+    x = simd::min(simd::max(x, simd::broadcast(-126.0f)), simd::broadcast(127.0f));
+    const simd::Floats whole = simd::round_nearest(x);
+    const simd::Floats f = simd::sub(x, whole);
+    // The Taylor polynomial of 2^f, for |f| <= 1/2.
+    simd::Floats p = simd::broadcast(1.540353039e-4f);
+    p = simd::fma(p, f, simd::broadcast(1.333355815e-3f));
+    p = simd::fma(p, f, simd::broadcast(9.618129108e-3f));
+    p = simd::fma(p, f, simd::broadcast(5.550410866e-2f));
+    p = simd::fma(p, f, simd::broadcast(2.402265070e-1f));
+    p = simd::fma(p, f, simd::broadcast(6.931471806e-1f));
+    p = simd::fma(p, f, simd::broadcast(1.0f));
+    return simd::scale_by_power(p, whole);
+}
+
+inline float exp2(float x) {
+    float lanes[simd::kWidth];
+    simd::store(lanes, exp2(simd::broadcast(x)));
+    return lanes[0];
+}
+
+// x / (1 + e^-x)
+inline simd::Floats silu(simd::Floats x) {
+    const simd::Floats exponential = exp2(simd::mul(x, simd::broadcast(-kLog2E)));
+    return simd::div(x, simd::add(simd::broadcast(1.0f), exponential));
+}
+
+// The tanh approximation of x * Phi(x): x * sigmoid(2 u), u = sqrt(2 / pi) * (x + 0.044715 x^3).
+inline simd::Floats gelu_tanh(simd::Floats x) {
+    const simd::Floats cubic = simd::fma(simd::mul(x, x), simd::broadcast(0.044715f), simd::broadcast(1.0f));
+    const simd::Floats u = simd::mul(simd::mul(x, cubic), simd::broadcast(-2.0f * 0.79788456080286535588f * kLog2E));
+    return simd::div(x, simd::add(simd::broadcast(1.0f), exp2(u)));
+}
+
+}  // namespace
+}  // namespace postroad

@@ -1,0 +1,20 @@
+// Included once per instruction set, after its simd_*.h: all kernels in terms of its vectors, with internal linkage,
+// so that no function compiled for one instruction set is ever called for another.
+#pragma once
+
+#include "kernels/attention.h"
+#include "kernels/kernels.h"
+#include "kernels/linear.h"
+#include "kernels/rows.h"
+
+namespace postroad {
+namespace {
+
+template <class Fmt>
+constexpr Kernels kernel_table(const char* isa, Format format) {
+    return Kernels{isa,           format,      simd::kTileRows,       linear<Fmt>,
+                   rms_norm<Fmt>, heads<Fmt>, attention::attend<Fmt>, attention::fold_partials<Fmt>};
+}
+
+}  // namespace
+}  // namespace postroad

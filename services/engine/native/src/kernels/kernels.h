@@ -1,0 +1,123 @@
+// The arithmetic of a step, as a table of functions per instruction set and number format.
+//
+// What every kernel promises: a row's result depends on that row alone, bit for bit. However many rows are computed in
+// one call, and however the work is cut into calls, each number is reduced in the same order.
+//
+// Layouts. "Elements" are bf16 or float32, "words" 32 bits: a pair of bf16 or one float32 (elements.h).
+//   Linear weights: panels of 32 output features, each [words of the input][32] words.
+//   Keys: blocks of 16 tokens, each [words of a head][16] words.
+//   Values: blocks of 16 tokens, each [words of 16 tokens][head_stride] words; a word holds neighbours in time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "elements.h"
+
+namespace postroad {
+
+constexpr int kPanel = 32;      // output features of a packed panel
+constexpr int kBlock = 16;      // tokens of a block of keys or values
+constexpr int kSpan = 256;      // tokens whose attention scores are computed together: a multiple of kBlock
+constexpr int kRowPadding = 16; // elements: rows of activations are readable, and zero, up to a multiple of this
+constexpr int kRecordTail = 16; // floats behind a row's partial attention: its maximum, its sum, and padding
+
+enum class Epilogue {
+    kStore,       // output = product + bias, float32
+    kAccumulate,  // output += product + bias, float32
+    kSiluMul,     // a panel is 16 gate features and the 16 up features that go with them: output = silu(gate) * up, elements
+    kGeluMul,     // the same with gelu (tanh approximation)
+};
+
+struct Linear {
+    const uint32_t* weights;
+    const float* bias;  // in the order of the packed features, padded as they are; null for none
+    int64_t out_features;  // as they are packed: for k*Mul, gate and up together
+    int64_t words;         // of an input row
+    int64_t panels() const { return ceil_div(out_features, kPanel); }
+};
+
+struct LinearCall {
+    Linear linear;
+    const uint32_t* input;
+    int64_t input_stride;  // words
+    void* output;
+    int64_t output_stride;  // floats or elements
+    Epilogue epilogue;
+};
+
+struct RmsNormCall {
+    const float* input;  // [size]
+    const float* weight;
+    float eps;
+    int64_t size;
+    void* output;  // elements
+};
+
+// One token's heads: normalised where the model says so, rotated, and queries, keys and values put where they belong.
+struct HeadsCall {
+    const float* projected;  // queries, keys, values: [num_heads + 2 * num_kv_heads][head_dim]
+    int num_heads, num_kv_heads, head_dim;
+    const float* q_norm;  // [head_dim] or null
+    const float* k_norm;
+    float norm_eps;
+    const float* cosines;  // [head_dim / 2]
+    const float* sines;
+    float* scratch;         // [head_dim]
+    void* queries;          // elements; of KV head 0
+    int64_t query_stride;   // elements from one head's query to the next of the same KV head
+    int64_t group_stride;   // elements from the queries of one KV head to those of the next
+    uint32_t* keys;         // the token's block, of KV head 0
+    uint32_t* values;
+    int64_t head_words;     // words from one KV head's block to the next one's
+    int64_t value_stride;   // words of a row of values
+    int slot;               // of the token in its block
+    bool clears_rest;       // zero the values of the block's later slots: nobody has written them yet
+};
+
+// Rows of queries of one KV head against some of its sequence's keys and values.
+struct AttentionCall {
+    const uint32_t* queries;  // [rows][query_stride]; row r belongs to the token at position first_position + r / group
+    int64_t query_stride;     // words
+    int rows, group;
+    int64_t first_position;
+    int64_t first_span, last_span;  // spans of kSpan keys, last exclusive
+    const int32_t* blocks;          // the sequence's blocks
+    const uint32_t* keys;           // block 0 of this layer and KV head
+    const uint32_t* values;
+    int64_t block_stride;  // words from one block to the next
+    int head_dim;
+    int64_t value_stride;  // words of a row of values, a multiple of 16
+    float scale;           // of scores, times log2(e)
+    uint32_t* scratch;     // attention_scratch_words(...)
+    float* partials;       // null: spans are folded and written to `output`; else one record per span and row:
+                           // [last_span - first_span][rows][value_stride + kRecordTail]
+    void* output;          // elements; of row 0's token
+    int64_t output_stride; // elements from token to token; the rows of a token follow one another
+};
+
+// Words of scratch that an AttentionCall of `rows` rows needs.
+inline int64_t attention_scratch_words(int rows, int64_t value_stride) {
+    return rows * (2 * kSpan + 2 * (value_stride + kRecordTail));
+}
+
+struct Kernels {
+    const char* isa;
+    Format format;
+    int row_tile;  // rows that `linear` computes together at best
+
+    // Rows [first_row, last_row) of panels [first_panel, last_panel).
+    void (*linear)(const LinearCall&, int64_t first_row, int64_t last_row, int64_t first_panel, int64_t last_panel);
+    void (*rms_norm)(const RmsNormCall&);
+    void (*heads)(const HeadsCall&);
+    void (*attend)(const AttentionCall&);
+    // The end of an attention whose spans were computed apart: `partials` holds all spans, in order.
+    void (*fold_partials)(const AttentionCall&);
+};
+
+const Kernels& portable_kernels(Format format);
+const Kernels& avx2_kernels(Format format);
+const Kernels& avx512_kernels(Format format);
+const Kernels& avx512_bf16_kernels(Format format);
+
+}  // namespace postroad

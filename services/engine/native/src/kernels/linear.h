@@ -1,0 +1,145 @@
+// Linear layers: rows of activations times packed panels of weights.
+#pragma once
+
+#include "kernels/functions.h"
+#include "kernels/kernels.h"
+#include "kernels/tile.h"
+
+namespace postroad {
+namespace {
+
+constexpr int kLine = 16;                // words of a cache line
+// How far ahead weights are fetched, in words: the best of what was measured.
+constexpr int64_t kPairAhead = 32 * kPanel;
+constexpr int64_t kSingleAhead = 96 * kPanel;
+
+// Columns of kPanels packed panels that lie one after another. With each word of the product, kLines cache lines are
+// fetched per panel, from `upcoming` on: whatever the processor does by itself, it stops at the end of a page.
+template <int kPanels, int kLines>
+struct PanelColumns {
+    const uint32_t* first;
+    int64_t panel_words;
+    const uint32_t* upcoming;
+
+    const uint32_t* address(int64_t, int column) const {
+        return first + column / kPanel * panel_words + column % kPanel;
+    }
+    static constexpr int64_t stride() { return kPanel; }
+    void prefetch(int64_t word) const {
+        for (int panel = 0; panel < kPanels; ++panel) {
+            const uint32_t* lines = upcoming + panel * panel_words + word * kLines * kLine;
+            for (int line = 0; line < kLines; ++line) simd::prefetch(lines + line * kLine);
+        }
+    }
+};
+
+// What becomes of one row of a panel's product. Vectors beyond the last feature are cut.
+template <class Fmt>
+struct PanelOutput {
+    using Element = typename Fmt::Element;
+
+    const LinearCall& call;
+    int64_t panel;
+
+    void row(int64_t row, const float* product) const {
+        switch (call.epilogue) {
+            case Epilogue::kStore: return floats(row, product, false);
+            case Epilogue::kAccumulate: return floats(row, product, true);
+            case Epilogue::kSiluMul: return gated(row, product, silu);
+            case Epilogue::kGeluMul: return gated(row, product, gelu_tanh);
+        }
+    }
+
+private:
+    simd::Floats biased(const float* product, int column) const {
+        const simd::Floats x = simd::load(product + column);
+        return call.linear.bias ? simd::add(x, simd::load(call.linear.bias + panel * kPanel + column)) : x;
+    }
+
+    void floats(int64_t row, const float* product, bool accumulate) const {
+        float* output = static_cast<float*>(call.output) + row * call.output_stride + panel * kPanel;
+        const int64_t features = call.linear.out_features - panel * kPanel;
+        for (int column = 0; column < kPanel && column < features; column += simd::kWidth) {
+            const simd::Floats x = biased(product, column);
+            if (column + simd::kWidth <= features) {
+                simd::store(output + column, accumulate ? simd::add(simd::load(output + column), x) : x);
+                continue;
+            }
+            float lanes[simd::kWidth];
+            simd::store(lanes, x);
+            for (int lane = 0; column + lane < features; ++lane) {
+                output[column + lane] = accumulate ? output[column + lane] + lanes[lane] : lanes[lane];
+            }
+        }
+    }
+
+    template <class Activation>
+    void gated(int64_t row, const float* product, const Activation& activation) const {
+        constexpr int kPairs = kPanel / 2;
+        Element* output = static_cast<Element*>(call.output) + row * call.output_stride + panel * kPairs;
+        for (int column = 0; column < kPairs; column += simd::kWidth) {
+            const simd::Floats up = biased(product, kPairs + column);
+            simd::store_elements(output + column, simd::mul(activation(biased(product, column)), up));
+        }
+    }
+};
+
+// kPanels neighbouring panels for kRows rows.
+template <class Fmt, int kRows, int kPanels, int kLines>
+inline void panel_tile(const LinearCall& call, int64_t row, int64_t panel, const uint32_t* upcoming) {
+    constexpr int kColumns = kPanels * kPanel;
+    constexpr int kVectors = kPanels == 1 ? simd::kTileVectors : kColumns / simd::kWidth;
+    float product[kRows][kColumns];
+    const int64_t panel_words = call.linear.words * kPanel;
+    const uint32_t* weights = call.linear.weights + panel * panel_words;
+    const uint32_t* input = call.input + row * call.input_stride;
+    for (int column = 0; column < kColumns; column += kVectors * simd::kWidth) {
+        const PanelColumns<kPanels, kLines> columns{weights + column, panel_words, upcoming};
+        tile<Fmt, kRows, kVectors>(input, call.input_stride, columns, 1, call.linear.words, product[0] + column, kColumns);
+    }
+    for (int i = 0; i < kPanels; ++i) {
+        const PanelOutput<Fmt> output{call, panel + i};
+        for (int r = 0; r < kRows; ++r) output.row(row + r, product[r] + i * kPanel);
+    }
+}
+
+// At most kFewRows rows: two panels at once keep enough sums in flight to hide the latency of the products.
+constexpr int kFewRows = 6;
+
+template <class Fmt>
+inline void few_rows(const LinearCall& call, int64_t first_row, int rows, int64_t first_panel, int64_t last_panel) {
+    const int64_t panel_words = call.linear.words * kPanel;
+    with_count<kFewRows>(rows, [&](auto count) {
+        int64_t panel = first_panel;
+        for (; panel + 2 <= last_panel; panel += 2) {
+            const uint32_t* weights = call.linear.weights + panel * panel_words;
+            panel_tile<Fmt, count.value, 2, 2>(call, first_row, panel, weights + kPairAhead);
+        }
+        const uint32_t* weights = call.linear.weights + panel * panel_words;
+        if (panel < last_panel) panel_tile<Fmt, count.value, 1, 2>(call, first_row, panel, weights + kSingleAhead);
+    });
+}
+
+// More rows: a panel is read once from memory and then, tile by tile, from the second-level cache. Its successor is
+// fetched meanwhile.
+template <class Fmt>
+void linear(const LinearCall& call, int64_t first_row, int64_t last_row, int64_t first_panel, int64_t last_panel) {
+    const int64_t panel_words = call.linear.words * kPanel;
+    if (simd::kWidth == 16 && last_row - first_row <= kFewRows) {
+        return few_rows<Fmt>(call, first_row, static_cast<int>(last_row - first_row), first_panel, last_panel);
+    }
+    const bool one_tile = last_row - first_row <= simd::kTileRows;
+    for (int64_t panel = first_panel; panel < last_panel; ++panel) {
+        const uint32_t* weights = call.linear.weights + panel * panel_words;
+        int tiles_done = 0;
+        for_each_tile<simd::kTileRows>(first_row, last_row, [&](auto rows, int64_t row) {
+            const int part = tiles_done++;
+            if (one_tile) return panel_tile<Fmt, rows.value, 1, 2>(call, row, panel, weights + kSingleAhead);
+            if (part > 1) return panel_tile<Fmt, rows.value, 1, 0>(call, row, panel, nullptr);
+            panel_tile<Fmt, rows.value, 1, 1>(call, row, panel, weights + panel_words + part * panel_words / 2);
+        });
+    }
+}
+
+}  // namespace
+}  // namespace postroad

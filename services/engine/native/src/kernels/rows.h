@@ -1,0 +1,107 @@
+// What is done to a row at a time: the norm before a linear layer, and a token's heads on their way to attention.
+#pragma once
+
+#include "kernels/kernels.h"
+
+namespace postroad {
+namespace {
+
+// The sum of squares of x[0 … size - 1], in an order that depends on `size` alone.
+inline float sum_of_squares(const float* x, int64_t size) {
+    simd::Floats sums = simd::zero();
+    int64_t i = 0;
+    for (; i + simd::kWidth <= size; i += simd::kWidth) {
+        const simd::Floats values = simd::load(x + i);
+        sums = simd::fma(values, values, sums);
+    }
+    float total = simd::sum(sums);
+    for (; i < size; ++i) total += x[i] * x[i];
+    return total;
+}
+
+inline float inverse_rms(const float* x, int64_t size, float eps) {
+    return 1.0f / __builtin_sqrtf(sum_of_squares(x, size) / static_cast<float>(size) + eps);
+}
+
+inline void store_element(float* p, float x) { *p = x; }
+inline void store_element(uint16_t* p, float x) { *p = bf16_from_float(x); }
+
+template <class Element>
+inline void store_row(Element* output, const float* x, int64_t size) {
+    int64_t i = 0;
+    for (; i + simd::kWidth <= size; i += simd::kWidth) simd::store_elements(output + i, simd::load(x + i));
+    for (; i < size; ++i) store_element(output + i, x[i]);
+}
+
+template <class Fmt>
+void rms_norm(const RmsNormCall& call) {
+    auto* output = static_cast<typename Fmt::Element*>(call.output);
+    const float factor = inverse_rms(call.input, call.size, call.eps);
+    const simd::Floats factors = simd::broadcast(factor);
+    int64_t i = 0;
+    for (; i + simd::kWidth <= call.size; i += simd::kWidth) {
+        const simd::Floats normed = simd::mul(simd::load(call.input + i), factors);
+        simd::store_elements(output + i, simd::mul(normed, simd::load(call.weight + i)));
+    }
+    for (; i < call.size; ++i) store_element(output + i, call.input[i] * factor * call.weight[i]);
+}
+
+// Normalises a head if `weight` is given, rotates it (half-split layout), and leaves it in `output`.
+inline void turn_head(const HeadsCall& call, const float* head, const float* weight, float* output) {
+    const int half = call.head_dim / 2;
+    const float factor = weight ? inverse_rms(head, call.head_dim, call.norm_eps) : 1.0f;
+    for (int i = 0; i < call.head_dim; ++i) output[i] = weight ? head[i] * factor * weight[i] : head[i];
+    for (int i = 0; i < half; ++i) {
+        const float a = output[i], b = output[i + half];
+        output[i] = a * call.cosines[i] - b * call.sines[i];
+        output[i + half] = b * call.cosines[i] + a * call.sines[i];
+    }
+}
+
+template <class Fmt>
+inline void store_key(const HeadsCall& call, int kv_head, const float* key) {
+    using Element = typename Fmt::Element;
+    auto* block = reinterpret_cast<Element*>(call.keys + kv_head * call.head_words) + call.slot * Fmt::kPerWord;
+    for (int i = 0; i < call.head_dim; ++i) {
+        store_element(block + i / Fmt::kPerWord * kBlock * Fmt::kPerWord + i % Fmt::kPerWord, key[i]);
+    }
+}
+
+// Attention multiplies values of slots not yet written by 0: what a former owner left there may not be finite.
+template <class Fmt>
+inline void clear_later_values(const HeadsCall& call, uint32_t* words, typename Fmt::Element* row) {
+    for (int half = call.slot % Fmt::kPerWord + 1; half < Fmt::kPerWord; ++half) {
+        for (int i = 0; i < call.head_dim; ++i) store_element(row + i * Fmt::kPerWord + 1, 0.0f);
+    }
+    const int64_t later_rows = kBlock / Fmt::kPerWord - 1 - call.slot / Fmt::kPerWord;
+    std::memset(words + call.value_stride, 0, sizeof(uint32_t) * later_rows * call.value_stride);
+}
+
+template <class Fmt>
+inline void store_value(const HeadsCall& call, int kv_head, const float* value) {
+    using Element = typename Fmt::Element;
+    uint32_t* words = call.values + kv_head * call.head_words + call.slot / Fmt::kPerWord * call.value_stride;
+    auto* row = reinterpret_cast<Element*>(words) + call.slot % Fmt::kPerWord;
+    for (int i = 0; i < call.head_dim; ++i) store_element(row + i * Fmt::kPerWord, value[i]);
+    if (call.clears_rest) clear_later_values<Fmt>(call, words, row);
+}
+
+template <class Fmt>
+void heads(const HeadsCall& call) {
+    const float* head = call.projected;
+    const int group = call.num_heads / call.num_kv_heads;
+    for (int h = 0; h < call.num_heads; ++h, head += call.head_dim) {
+        turn_head(call, head, call.q_norm, call.scratch);
+        auto* query = static_cast<typename Fmt::Element*>(call.queries) + h / group * call.group_stride +
+                      h % group * call.query_stride;
+        store_row(query, call.scratch, call.head_dim);
+    }
+    for (int h = 0; h < call.num_kv_heads; ++h, head += call.head_dim) {
+        turn_head(call, head, call.k_norm, call.scratch);
+        store_key<Fmt>(call, h, call.scratch);
+    }
+    for (int h = 0; h < call.num_kv_heads; ++h, head += call.head_dim) store_value<Fmt>(call, h, head);
+}
+
+}  // namespace
+}  // namespace postroad

@@ -1,0 +1,89 @@
+// Vectors of 8 numbers, AVX2 with FMA. bf16 pairs are widened and multiplied one after the other.
+#pragma once
+
+#include <immintrin.h>
+
+#include "elements.h"
+
+namespace postroad {
+namespace {
+namespace simd {
+
+using Floats = __m256;
+using Words = __m256i;
+constexpr int kWidth = 8;
+constexpr int kTileRows = 4;
+constexpr int kTileVectors = 2;
+
+inline Floats zero() { return _mm256_setzero_ps(); }
+inline Floats broadcast(float x) { return _mm256_set1_ps(x); }
+inline Floats load(const float* p) { return _mm256_loadu_ps(p); }
+inline void store(float* p, Floats x) { _mm256_storeu_ps(p, x); }
+inline Floats add(Floats a, Floats b) { return _mm256_add_ps(a, b); }
+inline Floats sub(Floats a, Floats b) { return _mm256_sub_ps(a, b); }
+inline Floats mul(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
+inline Floats div(Floats a, Floats b) { return _mm256_div_ps(a, b); }
+inline Floats max(Floats a, Floats b) { return _mm256_max_ps(a, b); }
+inline Floats min(Floats a, Floats b) { return _mm256_min_ps(a, b); }
+inline Floats fma(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
+
+inline float sum(Floats x) {
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+
+inline float largest(Floats x) {
+    const __m128 four = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+
+// x with lanes from `count` on replaced by `other`.
+inline Floats keep_first(Floats x, int count, Floats other) {
+    const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    const __m256i kept = _mm256_cmpgt_epi32(_mm256_set1_epi32(count), lanes);
+    return _mm256_blendv_ps(other, x, _mm256_castsi256_ps(kept));
+}
+
+inline Floats round_nearest(Floats x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+
+// x * 2^n, for n from -126 to 127.
+inline Floats scale_by_power(Floats x, Floats n) {
+    const __m256i exponent = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
+    return mul(x, _mm256_castsi256_ps(exponent));
+}
+
+inline Words load_words(const uint32_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+inline Words broadcast_word(const uint32_t* p) {
+    int word;
+    std::memcpy(&word, p, sizeof word);
+    return _mm256_set1_epi32(word);
+}
+inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+
+inline Floats high_half(Words x) { return _mm256_castsi256_ps(_mm256_and_si256(x, _mm256_set1_epi32(int(0xffff0000u)))); }
+inline Floats low_half(Words x) { return _mm256_castsi256_ps(_mm256_slli_epi32(x, 16)); }
+
+inline Floats dot(F32, Floats sum, Words a, Words b) { return fma(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), sum); }
+inline Floats dot(Bf16, Floats sum, Words a, Words b) {
+    return fma(low_half(a), low_half(b), fma(high_half(a), high_half(b), sum));
+}
+
+inline void store_elements(float* p, Floats x) { store(p, x); }
+
+inline void store_elements(uint16_t* p, Floats x) {
+    const __m256i bits = _mm256_castps_si256(x);
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    const __m256i rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+    const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
+    const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+    const __m256i high = _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, nan), 16);
+    const __m256i packed = _mm256_packus_epi32(high, high);
+    const __m256i ordered = _mm256_permute4x64_epi64(packed, 0x08);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_castsi256_si128(ordered));
+}
+
+}  // namespace simd
+}  // namespace
+}  // namespace postroad

@@ -1,0 +1,86 @@
+// Vectors of 16 numbers, AVX-512. bf16 pairs are multiplied by vdpbf16ps where the translation unit may use it.
+#pragma once
+
+#include <immintrin.h>
+
+#include "elements.h"
+
+namespace postroad {
+namespace {
+namespace simd {
+
+using Floats = __m512;
+using Words = __m512i;
+constexpr int kWidth = 16;
+constexpr int kTileRows = 12;    // 12 x 2 accumulators, 2 vectors of weights, and room for a broadcast
+constexpr int kTileVectors = 2;
+
+inline Floats zero() { return _mm512_setzero_ps(); }
+inline Floats broadcast(float x) { return _mm512_set1_ps(x); }
+inline Floats load(const float* p) { return _mm512_loadu_ps(p); }
+inline void store(float* p, Floats x) { _mm512_storeu_ps(p, x); }
+inline Floats add(Floats a, Floats b) { return _mm512_add_ps(a, b); }
+inline Floats sub(Floats a, Floats b) { return _mm512_sub_ps(a, b); }
+inline Floats mul(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
+inline Floats div(Floats a, Floats b) { return _mm512_div_ps(a, b); }
+inline Floats max(Floats a, Floats b) { return _mm512_max_ps(a, b); }
+inline Floats min(Floats a, Floats b) { return _mm512_min_ps(a, b); }
+inline Floats fma(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
+inline float sum(Floats x) { return _mm512_reduce_add_ps(x); }
+inline float largest(Floats x) { return _mm512_reduce_max_ps(x); }
+
+// x with lanes from `count` on replaced by `other`.
+inline Floats keep_first(Floats x, int count, Floats other) {
+    const __mmask16 kept = static_cast<__mmask16>(count >= kWidth ? 0xffffu : (1u << count) - 1u);
+    return _mm512_mask_blend_ps(kept, other, x);
+}
+
+inline Floats round_nearest(Floats x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+inline Floats scale_by_power(Floats x, Floats n) { return _mm512_scalef_ps(x, n); }  // x * 2^n
+
+inline Words load_words(const uint32_t* p) { return _mm512_loadu_si512(p); }
+inline Words broadcast_word(const uint32_t* p) {
+    int word;
+    std::memcpy(&word, p, sizeof word);
+    return _mm512_set1_epi32(word);
+}
+inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+
+inline Floats dot(F32, Floats sum, Words a, Words b) {
+    return _mm512_fmadd_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b), sum);
+}
+
+#if defined(__AVX512BF16__)
+
+inline Floats dot(Bf16, Floats sum, Words a, Words b) {
+    return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
+}
+
+inline __m256i to_bf16(Floats x) { return reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x)); }
+
+#else
+
+inline Floats high_half(Words x) { return _mm512_castsi512_ps(_mm512_and_si512(x, _mm512_set1_epi32(int(0xffff0000u)))); }
+inline Floats low_half(Words x) { return _mm512_castsi512_ps(_mm512_slli_epi32(x, 16)); }
+
+inline Floats dot(Bf16, Floats sum, Words a, Words b) {
+    return fma(low_half(a), low_half(b), fma(high_half(a), high_half(b), sum));
+}
+
+inline __m256i to_bf16(Floats x) {
+    const Words bits = _mm512_castps_si512(x);
+    const Words odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const Words rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+    const Words safe = _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x400000));
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(safe, 16));
+}
+
+#endif
+
+inline void store_elements(float* p, Floats x) { store(p, x); }
+inline void store_elements(uint16_t* p, Floats x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_bf16(x)); }
+
+}  // namespace simd
+}  // namespace
+}  // namespace postroad

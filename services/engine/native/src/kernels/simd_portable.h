@@ -1,0 +1,94 @@
+// Vectors of 4 numbers in the compiler's own vector types (GCC and Clang), for any processor.
+#pragma once
+
+#include <cmath>
+
+#include "elements.h"
+
+namespace postroad {
+namespace {
+namespace simd {
+
+typedef float Floats __attribute__((vector_size(16)));
+typedef uint32_t Words __attribute__((vector_size(16)));
+typedef int32_t Integers __attribute__((vector_size(16)));
+constexpr int kWidth = 4;
+constexpr int kTileRows = 4;
+constexpr int kTileVectors = 2;
+
+inline Floats as_floats(Words x) { return reinterpret_cast<Floats>(x); }
+inline Words as_words(Floats x) { return reinterpret_cast<Words>(x); }
+inline Floats choose(Integers first, Floats a, Floats b) {
+    return as_floats((reinterpret_cast<Words>(first) & as_words(a)) | (~reinterpret_cast<Words>(first) & as_words(b)));
+}
+
+inline Floats broadcast(float x) { return Floats{x, x, x, x}; }
+inline Floats zero() { return broadcast(0.0f); }
+
+inline Floats load(const float* p) {
+    Floats x;
+    std::memcpy(&x, p, sizeof x);
+    return x;
+}
+
+inline void store(float* p, Floats x) { std::memcpy(p, &x, sizeof x); }
+inline Floats add(Floats a, Floats b) { return a + b; }
+inline Floats sub(Floats a, Floats b) { return a - b; }
+inline Floats mul(Floats a, Floats b) { return a * b; }
+inline Floats div(Floats a, Floats b) { return a / b; }
+inline Floats max(Floats a, Floats b) { return choose(a > b, a, b); }
+inline Floats min(Floats a, Floats b) { return choose(a < b, a, b); }
+inline Floats fma(Floats a, Floats b, Floats c) { return a * b + c; }
+inline float sum(Floats x) { return (x[0] + x[2]) + (x[1] + x[3]); }
+inline float largest(Floats x) {
+    const float even = x[0] > x[2] ? x[0] : x[2];
+    const float odd = x[1] > x[3] ? x[1] : x[3];
+    return even > odd ? even : odd;
+}
+
+// x with lanes from `count` on replaced by `other`.
+inline Floats keep_first(Floats x, int count, Floats other) {
+    const Integers lanes{0, 1, 2, 3};
+    return choose(lanes < Integers{count, count, count, count}, x, other);
+}
+
+// For numbers below 2^22 in magnitude: the sum with 1.5 * 2^23 has no fraction bits.
+inline Floats round_nearest(Floats x) {
+    const Floats magic = broadcast(12582912.0f);
+    return (x + magic) - magic;
+}
+
+// x * 2^n, for n from -126 to 127.
+inline Floats scale_by_power(Floats x, Floats n) {
+    const Integers exponent = (__builtin_convertvector(n, Integers) + 127) << 23;
+    return x * reinterpret_cast<Floats>(exponent);
+}
+
+inline Words load_words(const uint32_t* p) {
+    Words x;
+    std::memcpy(&x, p, sizeof x);
+    return x;
+}
+
+inline Words broadcast_word(const uint32_t* p) {
+    uint32_t word;
+    std::memcpy(&word, p, sizeof word);
+    return Words{word, word, word, word};
+}
+inline void prefetch(const void* p) { __builtin_prefetch(p); }
+
+inline Floats dot(F32, Floats sum, Words a, Words b) { return fma(as_floats(a), as_floats(b), sum); }
+
+inline Floats dot(Bf16, Floats sum, Words a, Words b) {
+    const Floats odd = fma(as_floats(a & 0xffff0000u), as_floats(b & 0xffff0000u), sum);
+    return fma(as_floats(a << 16), as_floats(b << 16), odd);
+}
+
+inline void store_elements(float* p, Floats x) { store(p, x); }
+inline void store_elements(uint16_t* p, Floats x) {
+    for (int lane = 0; lane < kWidth; ++lane) p[lane] = bf16_from_float(x[lane]);
+}
+
+}  // namespace simd
+}  // namespace
+}  // namespace postroad

@@ -1,0 +1,45 @@
+// Keys and values of all sequences, in blocks of 16 tokens; a page of the scheduler is one or more blocks.
+#pragma once
+
+#include "elements.h"
+#include "huge_pages.h"
+#include "kernels/kernels.h"
+#include "model_config.h"
+
+namespace postroad {
+
+// Layout: [layer][block][KV head][keys, then values], see kernels.h.
+class KvCache {
+public:
+    KvCache(const ModelConfig& config, Format format, int64_t num_pages, int64_t page_size)
+        : blocks_per_page_(page_size / kBlock),
+          num_blocks_(num_pages * blocks_per_page_),
+          num_kv_heads_(config.num_kv_heads),
+          value_stride_(round_up(config.head_dim, kBlock)),
+          key_words_(ceil_div(config.head_dim, elements_per_word(format)) * kBlock),
+          head_words_(key_words_ + kBlock / elements_per_word(format) * value_stride_),
+          memory_(sizeof(uint32_t) * config.num_layers * num_blocks_ * block_stride()) {}
+
+    int64_t blocks_per_page() const { return blocks_per_page_; }
+    int64_t head_words() const { return head_words_; }      // from one KV head to the next
+    int64_t value_stride() const { return value_stride_; }  // words of a row of values
+    int64_t block_stride() const { return num_kv_heads_ * head_words_; }
+
+    uint32_t* keys(int64_t layer, int64_t block, int64_t kv_head) const {
+        return memory_.as<uint32_t>() + (layer * num_blocks_ + block) * block_stride() + kv_head * head_words_;
+    }
+    uint32_t* values(int64_t layer, int64_t block, int64_t kv_head) const {
+        return keys(layer, block, kv_head) + key_words_;
+    }
+
+private:
+    int64_t blocks_per_page_;
+    int64_t num_blocks_;
+    int64_t num_kv_heads_;
+    int64_t value_stride_;
+    int64_t key_words_;
+    int64_t head_words_;
+    HugePages memory_;
+};
+
+}  // namespace postroad

@@ -1,0 +1,72 @@
+#include "model.h"
+
+#include <stdexcept>
+#include <utility>
+
+#include "attention_plan.h"
+#include "forward.h"
+#include "isa.h"
+
+namespace postroad {
+namespace {
+
+constexpr int kMaxThreads = 1024;
+constexpr int64_t kMaxBlocks = int64_t{1} << 31;  // block numbers are int32
+
+ModelConfig checked(ModelConfig config, const ModelOptions& options) {
+    config.validate();
+    if (options.page_size < kBlock || options.page_size % kBlock != 0) {
+        throw std::invalid_argument("page_size must be a multiple of 16, not " + std::to_string(options.page_size));
+    }
+    if (options.num_pages < 1 || options.num_pages >= kMaxBlocks / (options.page_size / kBlock)) {
+        throw std::invalid_argument("num_pages is out of range: " + std::to_string(options.num_pages));
+    }
+    if (options.threads < 1 || options.threads > kMaxThreads) {
+        throw std::invalid_argument("threads must lie between 1 and 1024, not " + std::to_string(options.threads));
+    }
+    return config;
+}
+
+}  // namespace
+
+Model::Model(ModelConfig config, const ModelOptions& options)
+    : config_(checked(std::move(config), options)),
+      kernels_(select_kernels(options.isa, options.weight_format)),
+      weights_(config_, options.weight_format),
+      cache_(config_, options.weight_format, options.num_pages, options.page_size),
+      shape_{options.num_pages, options.page_size / kBlock, config_.vocab_size},
+      pool_(options.threads),
+      workspace_(config_, options.weight_format, options.threads),
+      logits_(std::make_shared<HugePages>()) {}
+
+void Model::set_weight(const std::string& name, const SourceTensor& tensor) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    weights_.set(name, tensor);
+}
+
+void Model::finish() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    weights_.require_complete();
+    finished_ = true;
+}
+
+std::shared_ptr<const float> Model::step(const StepArguments& arguments) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!finished_) throw std::runtime_error("step before finish: the weights are not complete");
+    const StepBatch batch(arguments, shape_);
+    const AttentionPlan plan(batch, config_.num_heads, config_.num_kv_heads);
+    workspace_.reserve(batch.num_tokens(), batch.logit_rows.size, plan.num_records,
+                       static_cast<int64_t>(plan.splits.size()));
+    const size_t logit_bytes = sizeof(float) * batch.logit_rows.size * config_.vocab_size;
+    // A caller that still holds the last step's logits keeps their memory: only the model's own share goes.
+    if (logit_bytes > logits_->size()) logits_ = std::make_shared<HugePages>(logit_bytes);
+    if (batch.num_tokens() > 0) {
+        const Forward forward{config_, kernels_,   weights_,     cache_,
+                              batch,   plan,       workspace_,   pool_.size(),
+                              logits_->as<float>()};
+        pool_.run([&forward](Worker& worker) { forward.run(worker); });
+    }
+    return {logits_, logits_->as<const float>()};
+}
+
+}  // namespace postroad

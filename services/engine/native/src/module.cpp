@@ -1,0 +1,168 @@
+// The Python module: arguments checked and converted, the GIL released, nothing else.
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <stdexcept>
+
+#include "isa.h"
+#include "model.h"
+#include "sampler_binding.h"
+
+namespace nb = nanobind;
+
+namespace postroad {
+namespace {
+
+using Array = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
+using Logits = nb::ndarray<nb::numpy, const float, nb::ndim<2>, nb::c_contig>;
+
+nb::object required(const nb::dict& config, const char* key) {
+    if (!config.contains(key)) throw nb::value_error((std::string("config lacks ") + key).c_str());
+    return config[key];
+}
+
+template <class T>
+T field(const nb::dict& config, const char* key) {
+    T value;
+    if (!nb::try_cast<T>(required(config, key), value)) {
+        throw nb::value_error((std::string("config: ") + key + " has the wrong type").c_str());
+    }
+    return value;
+}
+
+Activation activation(const std::string& name) {
+    if (name == "silu") return Activation::kSilu;
+    if (name == "gelu_tanh") return Activation::kGeluTanh;
+    throw nb::value_error(("activation must be silu or gelu_tanh, not " + name).c_str());
+}
+
+Format weight_format(const std::string& name) {
+    if (name == "bf16") return Format::kBf16;
+    if (name == "f32") return Format::kF32;
+    throw nb::value_error(("weight_format must be bf16 or f32, not " + name).c_str());
+}
+
+std::vector<float> inverse_frequencies(const nb::dict& config) {
+    const auto array = field<nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>>(config, "rope_inv_freq");
+    return {array.data(), array.data() + array.size()};
+}
+
+ModelConfig model_config(const nb::dict& fields) {
+    ModelConfig config;
+    config.hidden_size = field<int64_t>(fields, "hidden_size");
+    config.intermediate_size = field<int64_t>(fields, "intermediate_size");
+    config.num_layers = field<int64_t>(fields, "num_layers");
+    config.num_heads = field<int64_t>(fields, "num_heads");
+    config.num_kv_heads = field<int64_t>(fields, "num_kv_heads");
+    config.head_dim = field<int64_t>(fields, "head_dim");
+    config.vocab_size = field<int64_t>(fields, "vocab_size");
+    config.rms_norm_eps = field<float>(fields, "rms_norm_eps");
+    config.tie_word_embeddings = field<bool>(fields, "tie_word_embeddings");
+    config.qkv_bias = field<bool>(fields, "qkv_bias");
+    config.o_bias = field<bool>(fields, "o_bias");
+    config.mlp_bias = field<bool>(fields, "mlp_bias");
+    config.qk_norm = field<bool>(fields, "qk_norm");
+    config.activation = activation(field<std::string>(fields, "activation"));
+    config.rope_inv_freq = inverse_frequencies(fields);
+    if (fields.contains("rope_attention_scale")) {
+        config.rope_attention_scale = field<float>(fields, "rope_attention_scale");
+    }
+    return config;
+}
+
+SourceTensor source_tensor(const Array& array) {
+    SourceTensor tensor{array.data(), SourceType::kF32, {}};
+    if (array.dtype() == nb::dtype<float>()) {
+        tensor.type = SourceType::kF32;
+    } else if (array.dtype() == nb::dlpack::dtype{static_cast<uint8_t>(nb::dlpack::dtype_code::Float), 16, 1}) {
+        tensor.type = SourceType::kF16;
+    } else if (array.dtype() == nb::dtype<uint16_t>()) {
+        tensor.type = SourceType::kBf16;
+    } else {
+        throw nb::type_error("a weight must be float32, float16 or uint16 (the bits of bfloat16)");
+    }
+    for (size_t i = 0; i < array.ndim(); ++i) tensor.shape.push_back(static_cast<int64_t>(array.shape(i)));
+    return tensor;
+}
+
+IndexSpan indices(const Array& array, const char* name) {
+    if (array.dtype() != nb::dtype<int32_t>()) throw nb::type_error((std::string(name) + " must be int32").c_str());
+    if (array.ndim() != 1) throw nb::value_error((std::string(name) + " must have one dimension").c_str());
+    return {static_cast<const int32_t*>(array.data()), static_cast<int64_t>(array.size())};
+}
+
+Logits step(Model& model, const Array& token_ids, const Array& positions, const Array& sequence_offsets,
+            const Array& context_lengths, const Array& page_table, const Array& page_table_offsets,
+            const Array& logit_rows) {
+    const StepArguments arguments{indices(token_ids, "token_ids"),
+                                  indices(positions, "positions"),
+                                  indices(sequence_offsets, "sequence_offsets"),
+                                  indices(context_lengths, "context_lengths"),
+                                  indices(page_table, "page_table"),
+                                  indices(page_table_offsets, "page_table_offsets"),
+                                  indices(logit_rows, "logit_rows")};
+    using Owner = std::shared_ptr<const float>;
+    Owner logits;
+    {
+        const nb::gil_scoped_release release;
+        logits = model.step(arguments);
+    }
+    const float* data = logits.get();
+    nb::capsule owner(new Owner(std::move(logits)), [](void* held) noexcept { delete static_cast<Owner*>(held); });
+    return Logits(data, {static_cast<size_t>(arguments.logit_rows.size), static_cast<size_t>(model.config().vocab_size)},
+                  owner);
+}
+
+void register_model(nb::module_& module) {
+    nb::class_<Model>(module, "Model",
+                      "A decoder's weights, KV cache and threads. Calls from several threads come one after another.")
+        .def(
+            "__init__",
+            [](Model* self, const nb::dict& config, int64_t num_pages, int64_t page_size, int threads,
+               const std::string& format, const std::string& isa) {
+                new (self) Model(model_config(config), {num_pages, page_size, threads, weight_format(format), isa});
+            },
+            nb::arg("config"), nb::kw_only(), nb::arg("num_pages"), nb::arg("page_size"), nb::arg("threads"),
+            nb::arg("weight_format") = "bf16", nb::arg("isa") = "auto",
+            "config: hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads, head_dim, vocab_size,\n"
+            "rms_norm_eps, tie_word_embeddings, qkv_bias, o_bias, mlp_bias, qk_norm, activation ('silu' or\n"
+            "'gelu_tanh'), rope_inv_freq (float32 [head_dim / 2], scaled) and, where it is not 1, rope_attention_scale.\n"
+            "page_size: tokens, a multiple of 16. weight_format: 'bf16' or 'f32', also of the KV cache.\n"
+            "isa: one of supported_isas(), or 'auto'. Raises ValueError for what makes no sense.")
+        .def_prop_ro("isa", &Model::isa, "The instruction set in use.")
+        .def_prop_ro("weight_bytes", &Model::weight_bytes, "Memory that the packed weights take.")
+        .def(
+            "set_weight",
+            [](Model& model, const std::string& name, const Array& array) {
+                const SourceTensor tensor = source_tensor(array);
+                const nb::gil_scoped_release release;
+                model.set_weight(name, tensor);
+            },
+            nb::arg("name"), nb::arg("array").noconvert(),
+            "Packs one tensor, by its Hugging Face name: float32, float16 or uint16 (bfloat16 bits), C-contiguous.\n"
+            "Raises ValueError for a name without a place, one that came before, or another shape.")
+        .def("finish", &Model::finish, "Raises ValueError naming the tensors that are missing.")
+        .def("step", &step, nb::arg("token_ids").noconvert(), nb::arg("positions").noconvert(),
+             nb::arg("sequence_offsets").noconvert(), nb::arg("context_lengths").noconvert(),
+             nb::arg("page_table").noconvert(), nb::arg("page_table_offsets").noconvert(),
+             nb::arg("logit_rows").noconvert(),
+             "One engine step over n tokens of s sequences; all arguments int32, C-contiguous.\n"
+             "token_ids, positions: [n]; sequence_offsets: [s + 1]; context_lengths: [s], this step's tokens included;\n"
+             "page_table: [total], page_table_offsets: [s + 1]; logit_rows: [m], rows of token_ids.\n"
+             "Returns float32 [m, vocab_size], valid until the next step. Raises ValueError for arguments that do not\n"
+             "fit together, IndexError for ids, pages or rows out of range, RuntimeError before finish.");
+}
+
+}  // namespace
+}  // namespace postroad
+
+NB_MODULE(_native, module) {
+    module.doc() = "Whole steps of decoder models on CPUs.";
+    postroad::register_model(module);
+    module.def("supported_isas", &postroad::supported_isas,
+               "Instruction sets that this build has kernels for and this machine runs, the fastest first.");
+    postroad::register_sampler(module);
+}

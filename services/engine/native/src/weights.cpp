@@ -1,0 +1,186 @@
+#include "weights.h"
+
+#include <stdexcept>
+
+#include "packing.h"
+
+namespace postroad {
+namespace {
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+    std::string text = "[";
+    for (size_t i = 0; i < shape.size(); ++i) text += (i ? ", " : "") + std::to_string(shape[i]);
+    return text + "]";
+}
+
+// Feature `row` of a part that is packed from `first_feature` on, `interleave` features in a run.
+int64_t packed_feature(int64_t row, int64_t first_feature, int64_t interleave) {
+    return interleave == kPanel ? first_feature + row : row / interleave * kPanel + first_feature + row % interleave;
+}
+
+}  // namespace
+
+// Hands out the mapping's memory from the front. Its first pass only measures, so that one mapping holds everything.
+class Weights::Allocator {
+public:
+    explicit Allocator(Weights& weights) : weights_(weights) {}
+
+    int64_t used_words() const { return used_; }
+    bool measures() const { return weights_.memory_.size() == 0; }
+
+    uint32_t* words(int64_t count) {
+        const int64_t first = used_;
+        used_ = round_up(used_ + count, 16);  // cache lines
+        return measures() ? nullptr : weights_.memory_.as<uint32_t>() + first;
+    }
+
+    const float* vector(const std::string& name, int64_t size) {
+        uint32_t* data = words(size);
+        place(name, {Place::Kind::kVector, 1, size, data, 0, kPanel, 0});
+        return reinterpret_cast<const float*>(data);
+    }
+
+    // A packed linear whose features are those of `parts`, one after another or, where interleaved, in half panels.
+    Linear linear(const std::vector<Part>& parts, int64_t in_features, bool has_bias, bool interleaved = false) {
+        int64_t features = 0;
+        for (const Part& part : parts) {
+            features += interleaved ? round_up(part.features, kPanel / 2) : part.features;
+        }
+        Linear linear{};
+        linear.out_features = features;
+        linear.words = ceil_div(in_features, elements_per_word(weights_.format_));
+        uint32_t* panels = words(linear.panels() * kPanel * linear.words);
+        uint32_t* bias = has_bias ? words(linear.panels() * kPanel) : nullptr;
+        const int64_t interleave = interleaved ? kPanel / 2 : kPanel;
+        int64_t first = 0;
+        for (const Part& part : parts) {
+            place(part.name + ".weight",
+                  {Place::Kind::kPanels, part.features, in_features, panels, first, interleave, linear.words});
+            if (has_bias) {
+                place(part.name + ".bias", {Place::Kind::kVector, 1, part.features, bias, first, interleave, 0});
+            }
+            first += interleaved ? interleave : part.features;
+        }
+        linear.weights = panels;
+        linear.bias = reinterpret_cast<const float*>(bias);
+        return linear;
+    }
+
+    const uint32_t* table(const std::string& name, int64_t rows, int64_t columns) {
+        const int64_t row_words = ceil_div(columns, elements_per_word(weights_.format_));
+        uint32_t* data = words(rows * row_words);
+        place(name, {Place::Kind::kTable, rows, columns, data, 0, kPanel, row_words});
+        return data;
+    }
+
+private:
+    void place(const std::string& name, const Place& place) {
+        if (!measures()) weights_.places_.emplace(name, place);
+    }
+
+    Weights& weights_;
+    int64_t used_ = 0;
+};
+
+Weights::Weights(const ModelConfig& config, Format format)
+    : format_(format), hidden_size_(config.hidden_size), tied_(config.tie_word_embeddings) {
+    Allocator measuring(*this);
+    lay_out(config, measuring);
+    memory_ = HugePages(measuring.used_words() * sizeof(uint32_t));
+    Allocator placing(*this);
+    lay_out(config, placing);
+}
+
+void Weights::lay_out(const ModelConfig& config, Allocator& allocator) {
+    const int64_t hidden = config.hidden_size;
+    layers_.clear();
+    for (int64_t index = 0; index < config.num_layers; ++index) {
+        const std::string layer = "model.layers." + std::to_string(index);
+        const std::string attention = layer + ".self_attn";
+        LayerWeights weights{};
+        weights.attention_norm = allocator.vector(layer + ".input_layernorm.weight", hidden);
+        weights.qkv = allocator.linear({{attention + ".q_proj", config.q_size()},
+                                        {attention + ".k_proj", config.kv_size()},
+                                        {attention + ".v_proj", config.kv_size()}},
+                                       hidden, config.qkv_bias);
+        if (config.qk_norm) {
+            weights.q_norm = allocator.vector(attention + ".q_norm.weight", config.head_dim);
+            weights.k_norm = allocator.vector(attention + ".k_norm.weight", config.head_dim);
+        }
+        weights.output = allocator.linear({{attention + ".o_proj", hidden}}, config.q_size(), config.o_bias);
+        weights.mlp_norm = allocator.vector(layer + ".post_attention_layernorm.weight", hidden);
+        weights.gate_up = allocator.linear({{layer + ".mlp.gate_proj", config.intermediate_size},
+                                            {layer + ".mlp.up_proj", config.intermediate_size}},
+                                           hidden, config.mlp_bias, /*interleaved=*/true);
+        weights.down = allocator.linear({{layer + ".mlp.down_proj", hidden}}, config.intermediate_size, config.mlp_bias);
+        layers_.push_back(weights);
+    }
+    final_norm_ = allocator.vector("model.norm.weight", hidden);
+    const std::string head = tied_ ? "model.embed_tokens" : "lm_head";
+    lm_head_ = allocator.linear({{head, config.vocab_size}}, hidden, false);
+    if (!tied_) table_ = allocator.table("model.embed_tokens.weight", config.vocab_size, hidden);
+}
+
+void Weights::set(const std::string& name, const SourceTensor& tensor) {
+    const auto found = places_.find(name);
+    if (found == places_.end()) throw std::invalid_argument("unexpected tensor " + name);
+    Place& place = found->second;
+    if (place.filled) throw std::invalid_argument("tensor " + name + " came twice");
+    const bool is_vector = place.kind == Place::Kind::kVector;
+    const std::vector<int64_t> expected =
+        is_vector ? std::vector<int64_t>{place.columns} : std::vector<int64_t>{place.rows, place.columns};
+    if (tensor.shape != expected) {
+        throw std::invalid_argument("tensor " + name + " has shape " + shape_text(tensor.shape) +
+                                    ", the config calls for " + shape_text(expected));
+    }
+    place.filled = true;
+    std::vector<uint32_t> row(place.row_words);
+    switch (place.kind) {
+        case Place::Kind::kVector:
+            for (int64_t i = 0; i < place.columns; ++i) {
+                place.words[packed_feature(i, place.first_feature, place.interleave)] =
+                    float_bits(source_value(tensor, i));
+            }
+            break;
+        case Place::Kind::kPanels:
+            for (int64_t i = 0; i < place.rows; ++i) {
+                pack_row(tensor, i, place.columns, format_, row.data());
+                const int64_t feature = packed_feature(i, place.first_feature, place.interleave);
+                uint32_t* column = place.words + feature / kPanel * place.row_words * kPanel + feature % kPanel;
+                for (int64_t word = 0; word < place.row_words; ++word) column[word * kPanel] = row[word];
+            }
+            break;
+        case Place::Kind::kTable:
+            for (int64_t i = 0; i < place.rows; ++i) {
+                pack_row(tensor, i, place.columns, format_, place.words + i * place.row_words);
+            }
+            break;
+    }
+}
+
+void Weights::require_complete() const {
+    std::string missing;
+    int count = 0;
+    for (const auto& [name, place] : places_) {
+        if (!place.filled && ++count <= 3) missing += (count > 1 ? ", " : "") + name;
+    }
+    if (count == 0) return;
+    if (count > 3) missing += " and " + std::to_string(count - 3) + " more";
+    throw std::invalid_argument("missing tensors: " + missing);
+}
+
+void Weights::embed(int64_t token_id, float* output) const {
+    const int64_t row_words = lm_head_.words;
+    const int64_t stride = table_ ? 1 : kPanel;
+    const uint32_t* row = table_ ? table_ + token_id * row_words
+                                 : lm_head_.weights + token_id / kPanel * row_words * kPanel + token_id % kPanel;
+    if (format_ == Format::kF32) {
+        for (int64_t i = 0; i < hidden_size_; ++i) output[i] = bits_float(row[i * stride]);
+        return;
+    }
+    for (int64_t i = 0; i < hidden_size_; ++i) {
+        output[i] = float_from_bf16(static_cast<uint16_t>(row[i / 2 * stride] >> (i % 2 * 16)));
+    }
+}
+
+}  // namespace postroad

@@ -1,0 +1,196 @@
+"""`python -m tests.bench.step`: the native executor's step alone, beside what this machine's memory and cores allow.
+
+Models have random weights in the shapes of SmolLM2-135M and Qwen3-0.6B. Limits are measured in the same run, before and
+after the model's steps: the bandwidth at which all threads read memory (numpy), and the rate of torch's bf16 matrix
+product. A decode step cannot be faster than its weights and its keys and values are read, nor a prefill than its
+products are computed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import postroad_native
+import torch
+
+from services.engine.models.config import ModelConfig
+from services.engine.models.weights import weight_shapes
+from tests.engine.native.stepping import Arguments, model_fields, plan
+
+PAGE_SIZE = 16
+CONTEXT = 256
+PREFILL = 512
+BATCHES = (1, 8, 32)
+
+_SHAPES: dict[str, dict[str, Any]] = {
+    "SmolLM2-135M": {
+        "architectures": ["LlamaForCausalLM"],
+        "vocab_size": 49152,
+        "hidden_size": 576,
+        "intermediate_size": 1536,
+        "num_hidden_layers": 30,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+        "head_dim": 64,
+        "max_position_embeddings": 8192,
+        "rope_theta": 100000.0,
+        "tie_word_embeddings": True,
+    },
+    "Qwen3-0.6B": {
+        "architectures": ["Qwen3ForCausalLM"],
+        "vocab_size": 151936,
+        "hidden_size": 1024,
+        "intermediate_size": 3072,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "max_position_embeddings": 40960,
+        "rope_theta": 1000000.0,
+        "tie_word_embeddings": True,
+    },
+}
+
+
+@dataclass(frozen=True)
+class Limits:
+    bandwidth: float  # bytes per second that all threads read together
+    flops: float  # bf16 floating point operations per second of all threads
+
+
+class Machine:
+    """Measures what memory and cores give at this moment."""
+
+    def __init__(self, threads: int) -> None:
+        self._pool = ThreadPoolExecutor(threads)
+        self._parts = [np.ones(1 << 25, np.int64) for _ in range(threads)]  # 256 MiB each: beyond most caches
+        torch.set_num_threads(threads)
+        self._matrices = [torch.randn(2048, 2048).bfloat16() for _ in range(2)]
+
+    def limits(self) -> Limits:
+        read = best_seconds(lambda: list(self._pool.map(np.max, self._parts)), repeats=5)
+        product = best_seconds(lambda: torch.mm(*self._matrices), repeats=5)
+        return Limits(sum(part.nbytes for part in self._parts) / read, 2 * 2048**3 / product)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a step must at least do."""
+
+    weight_bytes: int
+    kv_bytes: int
+    flops: float
+
+    @classmethod
+    def of(cls, config: ModelConfig, tokens: int, context: int, sequences: int, item_size: int = 2) -> Work:
+        """`tokens` tokens of each of `sequences` sequences, the last of which sees `context` tokens."""
+        q, kv, hidden = config.q_size, config.kv_size, config.hidden_size
+        layer = hidden * (2 * q + 2 * kv + 3 * config.intermediate_size)
+        head = config.vocab_size * hidden
+        seen = tokens * (2 * context - tokens + 1) / 2  # keys that the tokens see, all together
+        attention = 4 * q * seen * config.num_layers
+        return cls(
+            weight_bytes=item_size * (config.num_layers * layer + head),
+            kv_bytes=item_size * 2 * sequences * context * kv * config.num_layers,
+            flops=sequences * (2.0 * tokens * config.num_layers * layer + attention + 2.0 * head),
+        )
+
+    def seconds(self, limits: Limits) -> float:
+        return max((self.weight_bytes + self.kv_bytes) / limits.bandwidth, self.flops / limits.flops)
+
+
+def best_seconds(call: Callable[[], object], repeats: int) -> float:
+    return min(_seconds(call, repeats))
+
+
+def median_seconds(call: Callable[[], object], repeats: int) -> float:
+    return statistics.median(_seconds(call, repeats))
+
+
+def _seconds(call: Callable[[], object], repeats: int) -> list[float]:
+    call()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return times
+
+
+def random_model(config: ModelConfig, threads: int, weight_format: str, isa: str) -> postroad_native.Model:
+    pages = max(BATCHES) * CONTEXT // PAGE_SIZE
+    model = postroad_native.Model(
+        model_fields(config),
+        num_pages=pages,
+        page_size=PAGE_SIZE,
+        threads=threads,
+        weight_format=weight_format,
+        isa=isa,
+    )
+    noise = _bf16(0.02 * np.random.default_rng(0).standard_normal(1 << 22, dtype=np.float32))
+    for name, shape in weight_shapes(config).items():
+        model.set_weight(name, np.resize(noise, shape))
+    model.finish()
+    return model
+
+
+def _bf16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
+    return (values.view(np.uint32) >> 16).astype(np.uint16)
+
+
+def decode_arguments(batch: int) -> Arguments:
+    pages = CONTEXT // PAGE_SIZE
+    return Arguments.of([plan([7 + i], range(i * pages, (i + 1) * pages), CONTEXT - 1) for i in range(batch)])
+
+
+def prefill_arguments() -> Arguments:
+    return Arguments.of([plan(range(PREFILL), range(PREFILL // PAGE_SIZE))])
+
+
+def measure(shape: str, machine: Machine, options: argparse.Namespace) -> None:
+    config = ModelConfig.from_hf(_SHAPES[shape])
+    model = random_model(config, options.threads, options.weight_format, options.isa)
+    print(f"\n{shape}, {options.weight_format}, {model.isa}, {options.threads} threads")
+    item_size = 2 if options.weight_format == "bf16" else 4
+    cases = [
+        (f"decode, batch {batch}", decode_arguments(batch), Work.of(config, 1, CONTEXT, batch, item_size))
+        for batch in BATCHES
+    ]
+    cases.append((f"prefill of {PREFILL}", prefill_arguments(), Work.of(config, PREFILL, PREFILL, 1, item_size)))
+    for name, arguments, work in cases:
+        before = machine.limits()
+        seconds = median_seconds(lambda arguments=arguments: model.step(**vars(arguments)), options.repeats)  # type: ignore[misc]
+        after = machine.limits()
+        limits = Limits(max(before.bandwidth, after.bandwidth), max(before.flops, after.flops))
+        print(
+            f"  {name:16} {seconds * 1e3:8.2f} ms   limit {work.seconds(limits) * 1e3:7.2f} ms"
+            f" ({work.seconds(limits) / seconds:4.0%})"
+            f"   {(work.weight_bytes + work.kv_bytes) / seconds / 1e9:6.1f} of {limits.bandwidth / 1e9:5.1f} GB/s"
+            f"   {work.flops / seconds / 1e9:7.0f} of {limits.flops / 1e9:5.0f} GFLOP/s"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.step", description=__doc__)
+    parser.add_argument("--shape", choices=_SHAPES, action="append", help="default: all")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--weight-format", choices=("bf16", "f32"), default="bf16")
+    parser.add_argument("--isa", choices=("auto", *postroad_native.supported_isas()), default="auto")
+    parser.add_argument("--repeats", type=int, default=15)
+    options = parser.parse_args()
+    machine = Machine(options.threads)
+    for shape in options.shape or _SHAPES:
+        measure(shape, machine, options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""Native models of small random weights, and steps over plans that a test lays out itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import postroad_native
+import torch
+
+from services.engine.loading.random_weights import random_weights
+from services.engine.models.config import ModelConfig
+from services.engine.models.frequencies import inverse_frequencies
+from services.engine.plan import SequencePlan
+
+PAGE_SIZE = 16
+Logits = npt.NDArray[np.float32]
+Int32s = npt.NDArray[np.int32]
+
+
+def model_fields(config: ModelConfig) -> dict[str, Any]:
+    """What a native model must know of `config`."""
+    return {
+        "hidden_size": config.hidden_size,
+        "intermediate_size": config.intermediate_size,
+        "num_layers": config.num_layers,
+        "num_heads": config.num_heads,
+        "num_kv_heads": config.num_kv_heads,
+        "head_dim": config.head_dim,
+        "vocab_size": config.vocab_size,
+        "rms_norm_eps": config.rms_norm_eps,
+        "tie_word_embeddings": config.tie_word_embeddings,
+        "qkv_bias": config.qkv_bias,
+        "o_bias": config.output_bias,
+        "mlp_bias": config.mlp_bias,
+        "qk_norm": config.qk_norm,
+        "activation": "silu",
+        "rope_inv_freq": inverse_frequencies(config.head_dim, config.rope),
+        "rope_attention_scale": 1.0,
+    }
+
+
+def native_model(
+    hf_config: dict[str, Any],
+    *,
+    weight_format: str = "f32",
+    isa: str = "auto",
+    threads: int = 1,
+    num_pages: int = 64,
+    page_size: int = PAGE_SIZE,
+    seed: int = 0,
+) -> postroad_native.Model:
+    """A finished model with the weights of `tests.engine.models.reference.decoder(hf_config, seed)`."""
+    config = ModelConfig.from_hf(hf_config)
+    model = postroad_native.Model(
+        model_fields(config),
+        num_pages=num_pages,
+        page_size=page_size,
+        threads=threads,
+        weight_format=weight_format,
+        isa=isa,
+    )
+    for name, tensor in random_weights(config, seed):
+        model.set_weight(name, tensor.numpy())
+    model.finish()
+    return model
+
+
+@dataclass
+class Arguments:
+    """What `Model.step` takes, to be spoilt one by one."""
+
+    token_ids: Int32s
+    positions: Int32s
+    sequence_offsets: Int32s
+    context_lengths: Int32s
+    page_table: Int32s
+    page_table_offsets: Int32s
+    logit_rows: Int32s
+
+    @classmethod
+    def of(cls, plans: Sequence[SequencePlan], logit_rows: Sequence[int] | None = None) -> Arguments:
+        """Logits of each sequence's last token, unless rows are given."""
+        ends = np.cumsum([len(plan.token_ids) for plan in plans])
+        return cls(
+            token_ids=_int32([token_id for plan in plans for token_id in plan.token_ids]),
+            positions=_int32([plan.start + i for plan in plans for i in range(len(plan.token_ids))]),
+            sequence_offsets=_int32([0, *ends]),
+            context_lengths=_int32([plan.start + len(plan.token_ids) for plan in plans]),
+            page_table=_int32([page for plan in plans for page in plan.page_table]),
+            page_table_offsets=_int32([0, *np.cumsum([len(plan.page_table) for plan in plans])]),
+            logit_rows=_int32(ends - 1 if logit_rows is None else logit_rows),
+        )
+
+
+def step(model: postroad_native.Model, *plans: SequencePlan, logit_rows: Sequence[int] | None = None) -> Logits:
+    """A copy of one step's logits: [sequences, vocab_size], or those of the rows that are asked for."""
+    return run(model, Arguments.of(plans, logit_rows))
+
+
+def run(model: postroad_native.Model, arguments: Arguments) -> Logits:
+    return np.array(model.step(**vars(arguments)))
+
+
+def plan(token_ids: Sequence[int], page_table: Sequence[int], start: int = 0) -> SequencePlan:
+    return SequencePlan(0, list(token_ids), start, list(page_table), None)
+
+
+def prompt(seed: int, length: int, vocab_size: int = 97) -> list[int]:
+    generator = torch.Generator().manual_seed(seed)
+    tokens: list[int] = torch.randint(vocab_size, (length,), generator=generator).tolist()
+    return tokens
+
+
+def _int32(values: Any) -> Int32s:
+    return np.array(values, dtype=np.int32)

@@ -1,0 +1,107 @@
+"""A row's logits do not depend, bit for bit, on its batch mates, on chunking, on threads, or on where its pages lie."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import numpy as np
+import postroad_native
+import pytest
+import torch
+
+from services.engine.loading.random_weights import random_weights
+from services.engine.models.config import ModelConfig
+from tests.engine.models.reference import FAMILIES
+from tests.engine.native.stepping import PAGE_SIZE, Logits, model_fields, native_model, plan, prompt, step
+
+LLAMA = FAMILIES["llama, 9 heads, 3 KV heads"]
+QWEN3 = FAMILIES["qwen3"]
+VARIANTS = [(isa, weight_format) for isa in postroad_native.supported_isas() for weight_format in ("bf16", "f32")]
+LENGTH = 530  # three spans of 256 keys, the last one short
+PAGES = list(range(40))
+
+
+def _whole(model: postroad_native.Model, token_ids: list[int]) -> Logits:
+    return step(model, plan(token_ids, PAGES), logit_rows=range(len(token_ids)))
+
+
+@pytest.mark.parametrize(("isa", "weight_format"), VARIANTS)
+@pytest.mark.parametrize("family", ["llama, 9 heads, 3 KV heads", "qwen3"])
+def test_chunked_prefill_equals_whole(family: str, isa: str, weight_format: str) -> None:
+    token_ids = prompt(1, LENGTH)
+    whole = _whole(native_model(FAMILIES[family], isa=isa, weight_format=weight_format), token_ids)
+    model = native_model(FAMILIES[family], isa=isa, weight_format=weight_format)
+    start = 0
+    for chunk in (1, 15, 1, 16, 200, 7, 17, 12, 13, 230, 1, 1, 16):
+        rows = step(model, plan(token_ids[start : start + chunk], PAGES, start), logit_rows=range(chunk))
+        np.testing.assert_array_equal(rows, whole[start : start + chunk])
+        start += chunk
+    assert start == LENGTH
+
+
+@pytest.mark.parametrize(("isa", "weight_format"), VARIANTS)
+def test_a_sequence_alone_equals_it_in_batches_of_7_and_32(isa: str, weight_format: str) -> None:
+    """Decodes of one to 300 tokens of context; the last of them with a prefill beside them."""
+    lengths = [1 + 9 * i for i in range(31)] + [300]
+    prompts = [prompt(10 + i, length) for i, length in enumerate(lengths)]
+    first_pages = np.cumsum([0, *(length // 16 + 1 for length in lengths)])
+    tables = [list(range(first, end)) for first, end in pairwise(first_pages)]
+    model = native_model(LLAMA, isa=isa, weight_format=weight_format, num_pages=512)
+    for token_ids, table in zip(prompts, tables, strict=True):
+        if len(token_ids) > 1:
+            step(model, plan(token_ids[:-1], table), logit_rows=[])
+    decodes = [plan(ids[-1:], table, len(ids) - 1) for ids, table in zip(prompts, tables, strict=True)]
+    alone = np.concatenate([step(model, decode) for decode in decodes])
+    for size in (7, 32):
+        members = random.Random(size).sample(range(32), size)
+        batch = step(model, *(decodes[i] for i in members))
+        np.testing.assert_array_equal(batch, alone[members])
+    prefill = plan(prompt(99, 100), range(400, 407))
+    np.testing.assert_array_equal(step(model, prefill, *decodes)[1:], alone)
+
+
+@pytest.mark.parametrize("weight_format", ["bf16", "f32"])
+def test_threads_do_not_matter(weight_format: str) -> None:
+    token_ids = prompt(2, LENGTH)
+    one, three = (native_model(QWEN3, threads=threads, weight_format=weight_format) for threads in (1, 3))
+    np.testing.assert_array_equal(_whole(three, token_ids), _whole(one, token_ids))
+    decode = plan([5], PAGES, LENGTH)
+    for _ in range(5):
+        np.testing.assert_array_equal(step(three, decode), step(one, decode))
+
+
+def test_scattered_pages_equal_pages_in_order() -> None:
+    token_ids = prompt(3, LENGTH)
+    expected = _whole(native_model(LLAMA, weight_format="bf16"), token_ids)
+    model = native_model(LLAMA, weight_format="bf16")
+    pages = random.Random(4).sample(range(64), 40)
+    scattered = step(model, plan(token_ids, pages), logit_rows=range(LENGTH))
+    np.testing.assert_array_equal(scattered, expected)
+
+
+@pytest.mark.parametrize("weight_format", ["bf16", "f32"])
+@pytest.mark.parametrize("length", [1, 16, 17, 41, 270])
+def test_numbers_that_are_not_finite_in_reused_pages_do_not_matter(length: int, weight_format: str) -> None:
+    """A sequence whose keys and values are NaN breaks nobody who gets its pages after it."""
+    broken_id = 96
+    token_ids = [token_id % broken_id for token_id in prompt(5, length)] + [3, 4, 5]
+    models = [_model_with_a_broken_embedding(broken_id, weight_format) for _ in range(2)]
+    assert np.isnan(step(models[0], plan([broken_id] * 640, PAGES))).all()
+    for model_ids, start in ((token_ids[:length], 0), (token_ids[length:-1], length), (token_ids[-1:], length + 2)):
+        reused, fresh = (step(model, plan(model_ids, PAGES, start)) for model in models)
+        assert np.isfinite(fresh).all()
+        np.testing.assert_array_equal(reused, fresh)
+
+
+def _model_with_a_broken_embedding(token_id: int, weight_format: str) -> postroad_native.Model:
+    config = ModelConfig.from_hf(LLAMA)
+    model = postroad_native.Model(
+        model_fields(config), num_pages=64, page_size=PAGE_SIZE, threads=1, weight_format=weight_format
+    )
+    for name, tensor in random_weights(config, 0):
+        if name == "model.embed_tokens.weight":
+            tensor[token_id] = torch.nan
+        model.set_weight(name, tensor.numpy())
+    model.finish()
+    return model
