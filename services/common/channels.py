@@ -19,8 +19,9 @@ _CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
+    # In spite of its name the time that an attempt has to connect: a refused one is repeated after the back-off alone.
+    ("grpc.min_reconnect_backoff_ms", 3000),
     ("grpc.enable_retries", 0),  # retries are the gateway's decision: it knows whether a token was sent
 )
 

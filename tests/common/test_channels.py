@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
@@ -125,3 +128,35 @@ async def _uses(channel: grpc.aio.Channel, *names: str) -> bool:
         return set(await answering(channel, 2 * len(names))) == set(names)
     except grpc.aio.AioRpcError:
         return False
+
+
+@asynccontextmanager
+async def slow_to_accept(address: str, seconds: float) -> AsyncIterator[str]:
+    """An address whose connections reach the server at `address` only after some seconds."""
+
+    async def forward(client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(seconds)
+        server, to_server = await asyncio.open_connection(*address.split(":"))
+        await asyncio.gather(_copy(client, to_server), _copy(server, to_client))
+
+    listener = await asyncio.start_server(forward, "127.0.0.1", 0)
+    try:
+        yield f"127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+    finally:
+        listener.close()
+
+
+async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    while data := await source.read(65536):
+        sink.write(data)
+    sink.close()
+
+
+async def test_a_peer_that_is_slow_to_accept_is_waited_for() -> None:
+    """The time to connect is an option of its own, and not the pause between two attempts."""
+    async with (
+        served(name="slow") as server,
+        slow_to_accept(server.address, seconds=2) as address,
+        open_channel(address) as channel,
+    ):
+        assert await who_answers(channel) == "slow"
