@@ -15,7 +15,8 @@ TRACEPARENT_KEY = "traceparent"
 ENGINE_KEY = "x-postroad-engine"
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
-_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+# W3C's trace context: version ff and ids of zeros alone are invalid.
+_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 def accept_request_id(given: str | None) -> str:
@@ -24,7 +25,7 @@ def accept_request_id(given: str | None) -> str:
 
 
 def accept_traceparent(given: str | None) -> str | None:
-    """The given W3C trace context where it is well-formed."""
+    """The given W3C trace context where it is valid."""
     return given if given and _TRACEPARENT.fullmatch(given) else None
 
 

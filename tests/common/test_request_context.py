@@ -37,7 +37,18 @@ def test_a_well_formed_traceparent_is_kept() -> None:
 
 @pytest.mark.parametrize(
     "given",
-    [None, "", "00", TRACEPARENT.upper(), TRACEPARENT + "\n", TRACEPARENT + "-0", TRACEPARENT.replace("-", "_")],
+    [
+        None,
+        "",
+        "00",
+        TRACEPARENT.upper(),
+        TRACEPARENT + "\n",
+        TRACEPARENT + "-0",
+        TRACEPARENT.replace("-", "_"),
+        f"ff{TRACEPARENT[2:]}",
+        f"00-{'0' * 32}-b7ad6b7169203331-01",
+        f"00-0af7651916cd43dd8448eb211c80319c-{'0' * 16}-01",
+    ],
 )
 def test_any_other_traceparent_is_dropped(given: str | None) -> None:
     assert accept_traceparent(given) is None
