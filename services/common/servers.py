@@ -11,11 +11,14 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, disable_created_metrics, start_http_server
 from structlog.typing import FilteringBoundLogger
 
 from services.common.channels import MAX_MESSAGE_BYTES
 from services.common.live_requests import LiveRequests
+from services.common.ports import listen_error
+from services.common.running import CannotListen
+from services.common.undecodable import RefuseUndecodable
 from services.pb.postroad.v1 import debug_pb2, debug_pb2_grpc
 
 _SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
@@ -62,8 +65,9 @@ class StationServer:
         self._log = log
         self._health = HealthServicer()
         self._stop = asyncio.Event()
-        self.server = grpc.aio.server(options=[*_SERVER_OPTIONS, *extra_options])
-        self.port = self.server.add_insecure_port(address)
+        options = [*_SERVER_OPTIONS, *extra_options]
+        self.server = grpc.aio.server(interceptors=[RefuseUndecodable()], options=options)
+        self.port = _listen(self.server, address)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
         debug_pb2_grpc.add_DebugServicer_to_server(_DebugServicer(read_out), self.server)
         names = (service, "postroad.v1.Debug", "grpc.health.v1.Health", reflection.SERVICE_NAME)
@@ -97,7 +101,7 @@ class StationServer:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.request_stop)
         await self._stop.wait()
-        self._log.info("draining", requests=len(live))
+        self._log.info("draining", requests=len(live), at_most_s=drain_timeout)
         await self._health.enter_graceful_shutdown()
         if not await live.drain(drain_timeout):
             self._log.warning("drain timed out", requests=len(live))
@@ -106,8 +110,23 @@ class StationServer:
         self._log.info("stopped")
 
 
+def _listen(server: grpc.aio.Server, address: str) -> int:
+    """Binds host:port and returns the port. Raises CannotListen that says why not; gRPC's own error does not."""
+    try:
+        return server.add_insecure_port(address)
+    except RuntimeError:
+        host, _, port = address.rpartition(":")
+        reason = listen_error(host.strip("[]"), int(port))
+        raise CannotListen(f"cannot listen on {address}: {reason.strerror if reason else 'gRPC refused it'}") from None
+
+
 def serve_metrics(registry: CollectorRegistry, host: str, port: int, log: FilteringBoundLogger) -> None:
-    """Serves /metrics over HTTP from a thread of its own; port 0 means none."""
+    """Serves /metrics over HTTP from a thread of its own; port 0 means none. Raises CannotListen."""
     if port:
-        start_http_server(port, addr=host, registry=registry)
+        # Of every histogram and counter another series, which says when it was made.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        try:
+            start_http_server(port, addr=host, registry=registry)
+        except OSError as error:
+            raise CannotListen(f"cannot serve metrics on {host}:{port}: {error.strerror}") from None
         log.info("metrics", port=port)

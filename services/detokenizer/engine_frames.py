@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
+from structlog.typing import FilteringBoundLogger
+
 from services.common.errors import EngineLost, SessionUnknown
 from services.common.request_context import RequestContext
 from services.detokenizer.engine_links import EngineLink, EngineLinks
@@ -18,8 +20,9 @@ ATTEMPTS = 2  # sessions that a request is tried on
 class FrameTransport:
     """An EngineTransport with one frame session per engine, opened when the first request needs it."""
 
-    def __init__(self, peer: str) -> None:
+    def __init__(self, peer: str, log: FilteringBoundLogger) -> None:
         self._peer = peer
+        self._log = log
         self._links = EngineLinks()
         self._opened: dict[EngineLink, asyncio.Task[FrameSession]] = {}  # open sessions, or on the way to be
 
@@ -55,7 +58,8 @@ class FrameTransport:
 
     async def _open(self, link: EngineLink) -> FrameSession:
         try:
-            return await FrameSession.open(link.stub, self._peer, partial(self._opened.pop, link))
+            log = self._log.bind(engine=link.address)
+            return await FrameSession.open(link.stub, self._peer, partial(self._opened.pop, link), log)
         except BaseException:
             del self._opened[link]
             raise

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Self
 
 import grpc
+from structlog.typing import FilteringBoundLogger
 
 from services.common.errors import EngineLost, SessionUnknown
 from services.common.request_context import RequestContext
@@ -33,12 +34,18 @@ class FrameSession:
     """Made by `open`. `on_lost` is called once, when the session can take no more requests."""
 
     def __init__(
-        self, stub: engine_pb2_grpc.EngineStub, frames: FrameStream, session_id: int, on_lost: Callable[[], object]
+        self,
+        stub: engine_pb2_grpc.EngineStub,
+        frames: FrameStream,
+        session_id: int,
+        on_lost: Callable[[], object],
+        log: FilteringBoundLogger,
     ) -> None:
         self._stub = stub
         self._frames = frames
         self._session_id = session_id
         self._on_lost = on_lost
+        self._log = log
         self._lost = False
         self._riders: dict[int, _Rider] = {}  # by handle
         self._last_handle = 0
@@ -46,7 +53,9 @@ class FrameSession:
         self._reader = asyncio.create_task(self._read())
 
     @classmethod
-    async def open(cls, stub: engine_pb2_grpc.EngineStub, peer: str, on_lost: Callable[[], object]) -> Self:
+    async def open(
+        cls, stub: engine_pb2_grpc.EngineStub, peer: str, on_lost: Callable[[], object], log: FilteringBoundLogger
+    ) -> Self:
         """Opens a session; `peer` names this station in the engine's log. Raises EngineLost."""
         frames: FrameStream = stub.OpenFrames(engine_pb2.OpenFramesRequest(peer=peer))
         try:
@@ -57,7 +66,7 @@ class FrameSession:
             raise engine_error(error) from error
         if not isinstance(first, engine_pb2.StepFrame):
             raise EngineLost("the engine ended the frame stream at once")
-        return cls(stub, frames, first.session_id, on_lost)
+        return cls(stub, frames, first.session_id, on_lost, log)
 
     def __len__(self) -> int:
         return len(self._riders)
@@ -106,7 +115,8 @@ class FrameSession:
             while isinstance(frame := await self._frames.read(), engine_pb2.StepFrame):
                 self._deliver(frame)
         except grpc.aio.AioRpcError as error:
-            reason = f"the engine was lost: {error.details()}"
+            reason = "the connection to the engine broke"
+            self._log.warning("frame stream broke", cause=error.details())
         finally:
             self.give_up(EngineLost(reason))
 

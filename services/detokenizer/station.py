@@ -33,7 +33,7 @@ class DetokenizerStation:
         self._settings = settings
         self._log = log
         self._live = LiveRequests()
-        self._transport = _make_transport(settings)
+        self._transport = _make_transport(settings, log)
         self._tracing = Tracing(settings.station, settings.otlp_endpoint)
         self._service = DetokenizerService(
             engine=settings.engine,
@@ -59,10 +59,10 @@ class DetokenizerStation:
         """What SIGTERM does."""
         self._server.request_stop()
 
-    async def run_until_stopped(self) -> None:
-        """Fetches the files and serves until SIGTERM or SIGINT, then drains and stops."""
+    async def run_until_stopped(self) -> bool:
+        """Fetches the files and serves until SIGTERM or SIGINT, then drains and stops. False if it failed."""
         settings = self._settings
-        await serve_with_files(
+        succeeded = await serve_with_files(
             self._server,
             settings.engine,
             self._load,
@@ -72,12 +72,13 @@ class DetokenizerStation:
         )
         await self._transport.close()
         self._tracing.close()
+        return succeeded
 
     async def _load(self, files: Mapping[str, bytes], model: engine_pb2.GetModelResponse) -> None:
         await self._service.load(files, model.vocab_size)
 
 
-def _make_transport(settings: DetokenizerSettings) -> EngineTransport:
+def _make_transport(settings: DetokenizerSettings, log: FilteringBoundLogger) -> EngineTransport:
     if settings.engine_transport == "calls":
         return CallTransport()
-    return FrameTransport(peer=f"detokenizer@{socket.gethostname()}:{os.getpid()}")
+    return FrameTransport(f"detokenizer@{socket.gethostname()}:{os.getpid()}", log)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import sys
 
-import uvloop
 from prometheus_client import CollectorRegistry
 
 from services.common.logs import make_logger
+from services.common.running import run_station
 from services.common.servers import serve_metrics
 from services.engine.settings import EngineSettings
 from services.engine.startup import load_engine
@@ -20,8 +20,8 @@ async def serve(settings: EngineSettings) -> int:
     log = make_logger("engine", settings.log_level, settings.log_format)
     registry = CollectorRegistry()
     station = EngineStation(settings, lambda publish: load_engine(settings, publish, log), registry, log)
-    await station.start()
     serve_metrics(registry, settings.host, settings.metrics_port, log)
+    await station.start()
     ended = await station.run_until_stopped()
     status = 1 if station.failed else 0
     if not ended:
@@ -32,4 +32,4 @@ async def serve(settings: EngineSettings) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(uvloop.run(serve(EngineSettings.parse())))
+    run_station(serve(EngineSettings.parse()))

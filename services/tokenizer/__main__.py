@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import uvloop
 from prometheus_client import CollectorRegistry
 
 from services.common.logs import make_logger
+from services.common.running import run_station
 from services.common.servers import serve_metrics
 from services.tokenizer.settings import TokenizerSettings
 from services.tokenizer.station import TokenizerStation
 
 
-async def serve(settings: TokenizerSettings) -> None:
-    """Runs the tokenizer until it is told to stop."""
+async def serve(settings: TokenizerSettings) -> int:
+    """Runs the tokenizer until it is told to stop; returns the exit status, 1 if it failed."""
     log = make_logger(settings.station, settings.log_level, settings.log_format)
     registry = CollectorRegistry()
     station = TokenizerStation(settings, registry, log)
-    await station.start()
     serve_metrics(registry, settings.host, settings.metrics_port, log)
-    await station.run_until_stopped()
+    await station.start()
+    return 0 if await station.run_until_stopped() else 1
 
 
 if __name__ == "__main__":
-    uvloop.run(serve(TokenizerSettings.parse()))
+    run_station(serve(TokenizerSettings.parse()))

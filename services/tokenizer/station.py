@@ -50,10 +50,10 @@ class TokenizerStation:
         """What SIGTERM does."""
         self._server.request_stop()
 
-    async def run_until_stopped(self) -> None:
-        """Fetches the files and serves until SIGTERM or SIGINT, then drains and stops."""
+    async def run_until_stopped(self) -> bool:
+        """Fetches the files and serves until SIGTERM or SIGINT, then drains and stops. False if it failed."""
         settings = self._settings
-        await serve_with_files(
+        succeeded = await serve_with_files(
             self._server,
             settings.engine,
             self._load,
@@ -63,6 +63,7 @@ class TokenizerStation:
         )
         self._pool.close()
         self._tracing.close()
+        return succeeded
 
     async def _load(self, files: Mapping[str, bytes], _: engine_pb2.GetModelResponse) -> None:
         await self._service.load(files)

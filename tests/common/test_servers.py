@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
+import subprocess
+import sys
 import urllib.request
 from typing import Any
 
@@ -15,6 +18,7 @@ from prometheus_client import CollectorRegistry, Counter
 
 from services.common.errors import Draining, NotReady, Unavailable, from_rpc, rpc_errors
 from services.common.live_requests import LiveRequests
+from services.common.running import CannotListen
 from services.common.servers import serve_metrics
 from services.pb.postroad.v1 import tokenizer_pb2
 from tests.common.serving import SERVICE, Served, captured_log, served, who_answers
@@ -155,9 +159,22 @@ async def test_signals_stop_a_station(number: signal.Signals) -> None:
                 asyncio.get_running_loop().remove_signal_handler(one)
 
 
-async def test_a_port_in_use_is_an_error() -> None:
+@pytest.mark.parametrize("station", ["tokenizer", "detokenizer", "engine"])
+@pytest.mark.parametrize("flag", ["--port", "--metrics-port"])
+def test_a_station_that_cannot_listen_says_so_in_one_sentence(station: str, flag: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        port = busy.getsockname()[1]
+        command = [sys.executable, "-m", f"services.{station}", "--metrics-port=0", "--port=0", f"{flag}={port}"]
+        environment = {name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"}
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    what = "listen" if flag == "--port" else "serve metrics"
+    assert ended.stderr == f"cannot {what} on 127.0.0.1:{port}: Address already in use\n"
+
+
+async def test_a_port_in_use_is_an_error_that_says_so() -> None:
     async with served(name="first") as first:
-        with pytest.raises(RuntimeError, match=str(first.server.port)):
+        with pytest.raises(CannotListen, match=f":{first.server.port}: Address already in use"):
             async with served(name="second", address=first.address):
                 pytest.fail("a second server shares the port")
         assert await who_answers(first.channel) == "first"
@@ -207,7 +224,7 @@ def test_metrics_over_http() -> None:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=WAIT_SECONDS) as response:
         assert b"postroad_letters_total 3.0" in response.read().splitlines()
     assert [entry["port"] for entry in logs] == [port]
-    with pytest.raises(OSError, match="in use"):
+    with pytest.raises(CannotListen, match=f":{port}: Address already in use"):
         serve_metrics(registry, "127.0.0.1", port, log)
 
 

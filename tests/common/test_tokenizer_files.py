@@ -58,6 +58,7 @@ class FilesEngine(engine_pb2_grpc.EngineServicer):
 
     files: dict[str, bytes] = field(default_factory=lambda: dict(FILES))
     vocab_size: int = 1000
+    max_model_len: int = 0
     checksum: str | None = None  # None: the right one
     after_get_model: Callable[[], None] = lambda: None
     ready: bool = True
@@ -68,7 +69,10 @@ class FilesEngine(engine_pb2_grpc.EngineServicer):
         if not self.ready:
             await abort(context, NotReady("reading"))
         response = engine_pb2.GetModelResponse(
-            model="m", vocab_size=self.vocab_size, tokenizer_fingerprint=fingerprint(self.files)
+            model="m",
+            vocab_size=self.vocab_size,
+            max_model_len=self.max_model_len,
+            tokenizer_fingerprint=fingerprint(self.files),
         )
         self.after_get_model()
         return response
@@ -94,18 +98,26 @@ async def listening(engine: FilesEngine, port: int = 0, connection_age_ms: int =
 
 
 class Loads:
-    """A station's `load`: what it was called with, and the exceptions that it shall raise first."""
+    """A FilesUser: what it was given, and the exceptions that `load` shall raise first."""
 
     def __init__(self, *failures: Exception) -> None:
         self.files: list[Mapping[str, bytes]] = []
         self.models: list[engine_pb2.GetModelResponse] = []
-        self._failures = list(failures)
+        self.lengths: list[int] = []  # max_model_len of each model that was told
+        self.unusable = 0  # times
+        self.failures = list(failures)
 
-    async def __call__(self, files: Mapping[str, bytes], model: engine_pb2.GetModelResponse) -> None:
-        if self._failures:
-            raise self._failures.pop(0)
+    async def load(self, files: Mapping[str, bytes], model: engine_pb2.GetModelResponse) -> None:
+        if self.failures:
+            raise self.failures.pop(0)
         self.files.append(files)
         self.models.append(model)
+
+    def on_model(self, model: engine_pb2.GetModelResponse) -> None:
+        self.lengths.append(model.max_model_len)
+
+    async def on_unusable(self) -> None:
+        self.unusable += 1
 
 
 @asynccontextmanager
@@ -215,13 +227,15 @@ async def test_files_of_another_model_than_the_engine_named_are_not_loaded() -> 
 
 
 @asynccontextmanager
-async def station(engine: str, loads: Loads) -> AsyncIterator[tuple[Served, asyncio.Task[None]]]:
+async def station(engine: str, loads: Loads) -> AsyncIterator[tuple[Served, asyncio.Task[bool]]]:
     """A station that serves with the engine's files, and its run."""
     log, logs = captured_log()
     server = StationServer(SERVICE, "127.0.0.1:0", debug_pb2.ReadOutResponse, log)
     await server.start()
     running = asyncio.create_task(
-        serve_with_files(server, engine, loads, live=LiveRequests(), drain_timeout=0, log=log)
+        serve_with_files(
+            server, engine, loads.load, on_model=loads.on_model, live=LiveRequests(), drain_timeout=0, log=log
+        )
     )
     async with open_channel(f"127.0.0.1:{server.port}") as channel:
         try:
@@ -232,11 +246,15 @@ async def station(engine: str, loads: Loads) -> AsyncIterator[tuple[Served, asyn
             await asyncio.wait([running], timeout=WAIT_SECONDS)
 
 
-async def until_serving(view: Served) -> None:
-    async def is_serving() -> bool:
-        return await view.health() == "SERVING"
+async def until_health(view: Served, state: str) -> None:
+    async def is_reached() -> bool:
+        return await view.health() == state
 
-    await until(is_serving)
+    await until(is_reached)
+
+
+async def until_serving(view: Served) -> None:
+    await until_health(view, "SERVING")
 
 
 async def test_fieldbug_28_a_station_serves_once_the_files_are_loaded() -> None:
@@ -249,24 +267,51 @@ async def test_fieldbug_28_a_station_serves_once_the_files_are_loaded() -> None:
         assert loads.files == [FILES]
         view.server.request_stop()
         async with asyncio.timeout(WAIT_SECONDS):
-            await running  # without an error
+            assert await running
 
 
 @pytest.mark.usefixtures("_no_pause_after_unusable_files")
-async def test_a_load_that_finds_the_files_unusable_is_tried_again() -> None:
-    loads = Loads(ValueError("no vocabulary"), ValueError("no merges"))
+async def test_a_load_that_may_go_better_is_tried_again() -> None:
+    loads = Loads(ValueError("no vocabulary"), OSError("No space left on device"))
     async with listening(FilesEngine()) as address, station(address, loads) as (view, _):
         await until_serving(view)
         errors = [entry["error"] for entry in view.logs if entry["event"] == "unusable tokenizer files"]
-    assert errors == ["no vocabulary", "no merges"]
+    assert errors == ["no vocabulary", "No space left on device"]
     assert loads.files == [FILES]
 
 
 async def test_a_load_that_fails_in_another_way_ends_the_station() -> None:
     loads = Loads(ImportError("no module named jinja2"))
     async with listening(FilesEngine()) as address, station(address, loads) as (view, running):
-        with pytest.raises(ImportError, match="jinja2"):
-            async with asyncio.timeout(WAIT_SECONDS):
-                await running
-        assert view.events()[-1] == "stopped"
+        async with asyncio.timeout(WAIT_SECONDS):
+            assert await running is False
+        assert view.events()[-2:] == ["stopped", "the tokenizer files cannot be loaded, for good"]
+        assert "ImportError: no module named jinja2" in view.logs[-1]["exception"]
     assert loads.files == []
+
+
+@pytest.mark.usefixtures("_no_pause_after_unusable_files")
+async def test_a_station_does_not_serve_with_the_files_of_a_model_that_is_gone() -> None:
+    (port,) = free_ports(1)
+    loads = Loads()
+    async with station(f"127.0.0.1:{port}", loads) as (view, _):
+        async with listening(FilesEngine(), port):
+            await until_serving(view)
+        other = FilesEngine(OTHER_FILES, checksum="0" * 64)
+        async with listening(other, port):
+            await until_health(view, "NOT_SERVING")
+            assert loads.files == [FILES]
+        async with listening(FilesEngine(), port):
+            await until_serving(view)
+        assert loads.files == [FILES, FILES]
+
+
+async def test_the_model_s_length_is_told_once_the_engine_knows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenizer_files, "MODEL_POLL_SECONDS", 0.01)
+    engine, loads = FilesEngine(), Loads()
+    async with listening(engine) as address, kept_loaded(address, loads):
+        await until(lambda: len(loads.lengths) >= 2)
+        assert set(loads.lengths) == {0}
+        engine.max_model_len = 512
+        await until(lambda: loads.lengths[-1] == 512)
+    assert loads.files == [FILES]
