@@ -10,7 +10,11 @@ from dataclasses import dataclass
 import grpc
 
 from services.common.channels import open_channel
+from services.common.errors import QueueFull
+from services.detokenizer.engine_address import grpc_target
 from services.pb.postroad.v1 import engine_pb2_grpc
+
+MAX_LINKS = 64  # engines at a time: callers name them
 
 
 @dataclass(eq=False, slots=True)
@@ -36,7 +40,10 @@ class EngineLinks:
 
     @contextmanager
     def use(self, address: str) -> Iterator[EngineLink]:
-        """Keeps the link to host:port `address` open, whatever becomes of the connection."""
+        """Keeps the link to host:port `address` open, whatever becomes of the connection.
+
+        Raises QueueFull if the link would be a new one and `MAX_LINKS` others are in use.
+        """
         link = self._links.get(address) or self._open(address)
         link.users += 1
         try:
@@ -52,8 +59,10 @@ class EngineLinks:
         await asyncio.gather(*self._closing)
 
     def _open(self, address: str) -> EngineLink:
+        if len(self._links) >= MAX_LINKS:
+            self._close_unused()
         # pick_first, one connection: a frame session and the calls that name it must meet at the same engine.
-        channel = open_channel(address, "pick_first")
+        channel = open_channel(grpc_target(address), "pick_first")
         link = self._links[address] = EngineLink(address, channel, engine_pb2_grpc.EngineStub(channel))
         self._watchers[link] = asyncio.create_task(self._watch(link))
         return link
@@ -62,6 +71,13 @@ class EngineLinks:
         while True:
             await link.channel.wait_for_state_change(link.channel.get_state())
             self._close_if_gone(link)
+
+    def _close_unused(self) -> None:
+        """Makes room for one link by closing the oldest that no request holds."""
+        unused = next((link for link in self._links.values() if link.users == 0), None)
+        if unused is None:
+            raise QueueFull(f"requests run on {MAX_LINKS} engines already; try again later")
+        self._close(unused)
 
     def _close_if_gone(self, link: EngineLink) -> None:
         if link.users == 0 and link.channel.get_state() != grpc.ChannelConnectivity.READY:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,6 +16,7 @@ from services.common.live_requests import LiveRequests
 from services.common.request_context import ENGINE_KEY, RequestContext
 from services.common.tracing import Tracing
 from services.detokenizer.accounting import Timeline
+from services.detokenizer.engine_address import parse_engine_address
 from services.detokenizer.loaded_tokenizer import LoadedTokenizer
 from services.detokenizer.pacing import Pacer
 from services.detokenizer.pipeline import TextPipeline
@@ -28,7 +28,6 @@ from services.pb.postroad.v1 import debug_pb2, detokenizer_pb2, detokenizer_pb2_
 
 MAX_STOPS = 16
 MAX_STOP_CHARS = 1024
-_ADDRESS = re.compile(r"[A-Za-z0-9._\-\[\]:]{1,255}:[0-9]{1,5}")
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -124,9 +123,7 @@ class DetokenizerService(detokenizer_pb2_grpc.DetokenizerServicer):
     def _start_engine(
         self, caller: RequestContext, request: engine_pb2.GenerateRequest, stream: TextStream
     ) -> asyncio.Task[None]:
-        address = caller.engine or self._engine
-        if not _ADDRESS.fullmatch(address):
-            raise InvalidArgument(f"{ENGINE_KEY}: must be host:port", ENGINE_KEY)
+        address = self._engine if caller.engine is None else _parse_engine(caller.engine)
         stream.timeline.engine_called = time.perf_counter_ns()
         run = asyncio.create_task(self._run_engine(address, caller, request, stream))
         self._runs.add(run)
@@ -139,6 +136,14 @@ class DetokenizerService(detokenizer_pb2_grpc.DetokenizerServicer):
         try:
             await self._transport.run(address, request, caller, stream)
         except PostroadError as error:
+            if isinstance(cause := error.__cause__, grpc.aio.AioRpcError):
+                self._log.info(
+                    "engine call failed",
+                    request_id=caller.request_id,
+                    engine=address,
+                    reason=error.reason,
+                    cause=cause.details(),
+                )
             stream.on_error(error)
         except Exception:
             self._log.exception("unexpected error", request_id=caller.request_id)
@@ -149,6 +154,13 @@ def _leave_engine(run: asyncio.Task[None], stream: TextStream) -> None:
     """Ends the engine's work on the request. Where the engine has ended it, the call returns by itself."""
     if stream.needs_engine:
         run.cancel()
+
+
+def _parse_engine(given: str) -> str:
+    try:
+        return parse_engine_address(given)
+    except ValueError as error:
+        raise InvalidArgument(f"{ENGINE_KEY}: {error}", ENGINE_KEY) from None
 
 
 def _check_stops(stops: Sequence[str]) -> None:

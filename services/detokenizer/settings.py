@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from services.common.settings import StationSettings
+from services.detokenizer.engine_address import parse_engine_address
 
 
 class DetokenizerSettings(StationSettings):
@@ -16,7 +17,7 @@ class DetokenizerSettings(StationSettings):
 
     port: int = Field(50053, ge=0, le=65535, description="gRPC port; 0 lets the system choose.")
     metrics_port: int = Field(9463, ge=0, le=65535, description="HTTP port of /metrics; 0 for none.")
-    engine: str = Field(
+    engine: Annotated[str, AfterValidator(parse_engine_address)] = Field(
         "127.0.0.1:50052",
         description="host:port of an engine: for the tokenizer files, and for requests that do not name one.",
     )

@@ -52,5 +52,7 @@ class EngineTransport(Protocol):
 
 def engine_error(error: grpc.aio.AioRpcError) -> PostroadError:
     """What a failed engine call says. Without a word from the engine itself, UNAVAILABLE means that it is gone."""
+    if error.code() == grpc.StatusCode.UNIMPLEMENTED:
+        return EngineLost("the engine was lost: another service answers at its address")
     typed = from_rpc(error)
     return EngineLost(f"the engine was lost: {typed.message}") if type(typed) is Unavailable else typed

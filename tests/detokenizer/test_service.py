@@ -224,9 +224,10 @@ async def test_metadata_names_the_engine() -> None:
         there = ((ENGINE_KEY, address(two)),)
         assert (await generate(station.stub, message)).text == " one"
         assert (await generate(station.stub, message, metadata=there)).text == " two"
-        for bad in ("nonsense", "host:port", "unix:/etc/passwd", "a b:1"):
-            with pytest.raises(InvalidArgument):
+        for bad in ("", "nonsense", "host:port", "unix:/etc/passwd", "a b:1"):
+            with pytest.raises(InvalidArgument) as raised:
                 await generate(station.stub, message, metadata=((ENGINE_KEY, bad),))
+            assert raised.value.param == ENGINE_KEY
         await station.until_idle()
 
 

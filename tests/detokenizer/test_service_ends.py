@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from tests.support.processes import Program
 from tests.support.stations import running_detokenizer
 
 TRANSPORTS = ["frames", "calls"]
+GRPC_WORDS = re.compile("socket|stream removed|recvmsg|connection refused", re.IGNORECASE)
 ENDLESS = {"max_tokens": 3000, "ignore_eos": True}
 
 
@@ -114,12 +116,15 @@ async def test_an_engine_that_is_killed_ends_its_requests_and_is_found_again(tra
                 assert (await call.read()).num_tokens > 0
             engine.send(signal.SIGKILL)
             for call in calls:
-                with pytest.raises(EngineLost):
+                with pytest.raises(EngineLost) as lost:
                     await asyncio.wait_for(rest_of(call), 5)
+                assert GRPC_WORDS.search(lost.value.message) is None, "gRPC's own texts belong in the log"
             await station.until_idle()
+            assert any(GRPC_WORDS.search(str(entry.get("cause", ""))) for entry in station.logs)
             assert {entry["outcome"] for entry in station.request_logs()} == {"engine_lost"}
-            with pytest.raises(EngineLost):
+            with pytest.raises(EngineLost) as lost:
                 await generate(station.stub, message)
+            assert lost.value.message == "the engine was lost: the connection failed"
             with engine_process(port):
                 assert (await until_served(station.stub)).num_tokens == 5
             await station.until_idle()

@@ -8,14 +8,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+import structlog
 
-from services.common.errors import ContextLengthExceeded, EngineLost, InvalidArgument, PostroadError
+from services.common.errors import ContextLengthExceeded, EngineLost, InvalidArgument, PostroadError, QueueFull
 from services.common.request_context import RequestContext
+from services.detokenizer import engine_links
 from services.detokenizer.engine_calls import CallTransport
 from services.detokenizer.engine_frames import FrameTransport
 from services.detokenizer.engine_links import EngineLinks
 from services.detokenizer.token_sink import EngineTransport
 from services.pb.postroad.v1 import common_pb2, engine_pb2
+from tests.common.serving import served
 from tests.detokenizer.fake_engine import LENGTH_END, FakeEngine, fake_engine
 from tests.engine.running_engine import GatedExecutor, running_engine, scripted
 from tests.engine.running_engine import request as real_request
@@ -59,7 +62,7 @@ async def fake() -> AsyncIterator[tuple[FakeEngine, str]]:
 
 @pytest.fixture
 async def frames() -> AsyncIterator[FrameTransport]:
-    transport = FrameTransport("test")
+    transport = FrameTransport("test", structlog.get_logger())
     yield transport
     await transport.close()
 
@@ -186,7 +189,7 @@ async def test_a_refused_call_raises_the_engines_error(fake: tuple[FakeEngine, s
     assert is_idle(frames)
 
 
-@pytest.mark.parametrize("make", [lambda: FrameTransport("test"), CallTransport])
+@pytest.mark.parametrize("make", [lambda: FrameTransport("test", structlog.get_logger()), CallTransport])
 async def test_nobody_at_the_address(make: Any) -> None:
     [port] = free_ports(1)
     transport = make()
@@ -196,7 +199,7 @@ async def test_nobody_at_the_address(make: Any) -> None:
     await transport.close()
 
 
-@pytest.mark.parametrize("make", [lambda: FrameTransport("test"), CallTransport])
+@pytest.mark.parametrize("make", [lambda: FrameTransport("test", structlog.get_logger()), CallTransport])
 async def test_a_real_engine_by_both_transports(make: Any) -> None:
     transport, sink = make(), Sink()
     async with running_engine(scripted(5, 6, 7)) as engine:
@@ -213,7 +216,7 @@ async def test_a_real_engine_by_both_transports(make: Any) -> None:
         await transport.close()
 
 
-@pytest.mark.parametrize("make", [lambda: FrameTransport("test"), CallTransport])
+@pytest.mark.parametrize("make", [lambda: FrameTransport("test", structlog.get_logger()), CallTransport])
 async def test_fieldbug_20_cancelling_frees_the_sequence(make: Any) -> None:
     transport, sink = make(), Sink()
     executor = GatedExecutor(scripted(5, 6, 7))
@@ -243,6 +246,32 @@ async def test_a_link_is_dropped_when_its_engine_is_gone_and_opened_again() -> N
             await link.stub.GetModel(engine_pb2.GetModelRequest(), wait_for_ready=True)
     await until(lambda: len(links) == 0)
     await links.close()
+
+
+async def test_links_are_bounded_and_unused_ones_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_links, "MAX_LINKS", 2)
+    links = EngineLinks()
+    async with running_engine(scripted(5)) as kept, running_engine(scripted(5)) as idle:
+        with links.use(f"127.0.0.1:{idle.station.port}") as link:
+            await link.stub.GetModel(engine_pb2.GetModelRequest(), wait_for_ready=True)
+        assert len(links) == 1  # connected, in use by none
+        with links.use(f"127.0.0.1:{kept.station.port}") as first, links.use("one.invalid:1"):
+            assert len(links) == 2
+            with pytest.raises(QueueFull, match="2 engines"), links.use("two.invalid:1"):
+                pytest.fail("a third link")
+            with links.use(f"127.0.0.1:{kept.station.port}") as again:  # one that is open is no new one
+                assert again is first
+    await links.close()
+
+
+@pytest.mark.parametrize("make", [lambda: FrameTransport("test", structlog.get_logger()), CallTransport])
+async def test_a_peer_that_is_no_engine(make: Any) -> None:
+    transport = make()
+    async with served() as tokenizer:
+        with pytest.raises(EngineLost, match="another service"):
+            await transport.run(tokenizer.address, REQUEST, CALLER, Sink())
+        assert is_idle(transport)
+        await transport.close()
 
 
 async def test_a_link_in_use_stays_while_the_engine_restarts() -> None:
