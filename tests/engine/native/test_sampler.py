@@ -20,12 +20,12 @@ Logits = npt.NDArray[np.float32]
 SLACK = 1e-6  # of a distribution's mass: float32 weights are exact to 2 ulp, 2.4e-7
 
 
-def _sample(logits: Logits, *, threads: int = 1, edits: Any = (), **columns: Any) -> list[int]:
+def _sample(logits: Logits, *, threads: int = 1, edits: Any = (), isa: str = "auto", **columns: Any) -> list[int]:
     """One value per row, or one for all."""
     dtypes = {"temperatures": np.float32, "top_k": np.int32, "top_p": float, "min_p": float, "uniforms": float}
     defaults = {"temperatures": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "uniforms": 0.5}
     arrays = {name: np.full(len(logits), columns.get(name, defaults[name]), dtype) for name, dtype in dtypes.items()}
-    tokens: list[int] = postroad_native.sample(logits, **arrays, edits=list(edits), threads=threads).tolist()
+    tokens: list[int] = postroad_native.sample(logits, **arrays, edits=list(edits), threads=threads, isa=isa).tolist()
     return tokens
 
 
@@ -189,6 +189,16 @@ def test_a_row_depends_neither_on_its_batch_nor_on_the_number_of_threads() -> No
         assert _sample(logits[row : row + 1], edits=edits, **own) == [together[row]]
 
 
+@pytest.mark.parametrize("isa", postroad_native.supported_isas())
+def test_every_instruction_set_gives_the_same_tokens(isa: str) -> None:
+    logits, columns = _mixed_batch()
+    assert _sample(logits, isa=isa, **columns) == _sample(logits, **columns)
+    odd = np.ascontiguousarray(logits[:, :1003])  # whole vectors, and some elements over
+    assert _sample(odd, isa=isa, **columns) == _sample(odd, **columns)
+    odd[5, 1002] = np.nan
+    assert _sample(odd, isa=isa, **columns)[5] == -1
+
+
 def test_logits_are_left_as_they_are() -> None:
     logits, columns = _mixed_batch()
     before = logits.copy()
@@ -232,6 +242,8 @@ def test_ids_outside_the_vocabulary_are_refused(field: str, token_id: int) -> No
 def test_arguments_that_do_not_fit_together_are_refused() -> None:
     with pytest.raises(IndexError, match="no row 1"):
         _sample(np.zeros((1, 10), np.float32), edits=[_edit(1)])
+    with pytest.raises(ValueError, match="isa 'mmx'"):
+        _sample(np.zeros((1, 10), np.float32), isa="mmx")
     with pytest.raises(ValueError, match="as many bias_values"):
         _edit(0, bias_ids=np.zeros(2, np.int32))
     five = {name: np.zeros(5, float) for name in ("top_p", "min_p", "uniforms")}

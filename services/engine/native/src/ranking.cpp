@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "row_kernels.h"
-
 namespace postroad {
 namespace {
 
@@ -95,7 +93,7 @@ Prefix Ranking::until(std::size_t count, double mass, bool or_equal) {
 
 void Ranking::collect(std::size_t bucket) {
     ids_.resize(n_);
-    keys_.resize(row_kernels().between(weights_, n_, weight_at(bucket), weight_at(bucket + 1), ids_.data()));
+    keys_.resize(kernels_.between(weights_, n_, weight_at(bucket), weight_at(bucket + 1), ids_.data()));
     for (std::size_t i = 0; i < keys_.size(); ++i) {
         keys_[i] = key_of(weights_[ids_[i]], static_cast<std::size_t>(ids_[i]));
     }

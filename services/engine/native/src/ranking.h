@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "row_kernels.h"
+
 namespace postroad {
 
 // The leading tokens of a ranking: how many, how heavy together, and the last of them.
@@ -19,6 +21,8 @@ struct Prefix {
 
 class Ranking {
 public:
+    explicit Ranking(const RowKernels& kernels) : kernels_(kernels) {}
+
     // weights: [n], 0 or normal floats up to 1, at least one of them not 0; to be kept while the ranking is used. Those of weight 0 are
     // not ranked.
     void reset(const float* weights, std::size_t n);
@@ -33,6 +37,7 @@ private:
     void collect(std::size_t bucket);
     double mass_of(std::size_t first, std::size_t last) const;
 
+    const RowKernels& kernels_;
     const float* weights_ = nullptr;
     std::size_t n_ = 0;
     std::vector<Bucket> buckets_;

@@ -4,6 +4,10 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <stdexcept>
+#include <vector>
+
+#include "isa.h"
 
 #define POSTROAD_INLINE inline __attribute__((always_inline))
 
@@ -162,13 +166,15 @@ POSTROAD_ROW_KERNELS(avx512, __attribute__((target("avx512f,avx512dq,avx512bw,av
 
 }  // namespace
 
-const RowKernels& row_kernels() {
-#if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl")) {
-        return kernels_avx512;
+const RowKernels& row_kernels(const std::string& isa) {
+    const std::vector<std::string> supported = supported_isas();
+    const std::string& name = isa == "auto" ? supported.front() : isa;
+    if (std::find(supported.begin(), supported.end(), name) == supported.end()) {
+        throw std::invalid_argument("isa '" + isa + "' is not supported here");
     }
-    if (__builtin_cpu_supports("avx2")) return kernels_avx2;
+#if defined(__x86_64__)
+    if (name == "avx2") return kernels_avx2;
+    if (name != "portable") return kernels_avx512;
 #endif
     return kernels_portable;
 }

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 namespace postroad {
 
@@ -24,7 +25,8 @@ struct RowKernels {
     std::size_t (*between)(const float* weights, std::size_t n, float low, float high, std::int32_t* ids);
 };
 
-// Those for this machine.
-const RowKernels& row_kernels();
+// Those for an instruction set that `supported_isas` names; "auto": for this machine. Throws std::invalid_argument for
+// any other name.
+const RowKernels& row_kernels(const std::string& isa);
 
 }  // namespace postroad

@@ -20,19 +20,20 @@ constexpr std::size_t kIdsPerThread = 1u << 19;  // fewer take less time than a 
 // Samples rows one after another; holds the memory that this needs.
 class RowSampler {
 public:
-    explicit RowSampler(std::size_t vocab_size) : vocab_size_(vocab_size) {}
+    RowSampler(const RowKernels& kernels, std::size_t vocab_size)
+        : kernels_(kernels), vocab_size_(vocab_size), ranking_(kernels) {}
 
     std::int32_t sample(const float* logits, const RowParams& params, const RowEdit* edit) {
         if (edit != nullptr) logits = edited(logits, *edit);
-        const float highest = row_kernels().highest(logits, vocab_size_);
+        const float highest = kernels_.highest(logits, vocab_size_);
         if (!std::isfinite(highest)) return kBrokenRow;
         if (!(params.temperature > 0.0f)) {
-            return static_cast<std::int32_t>(row_kernels().find(logits, vocab_size_, highest));
+            return static_cast<std::int32_t>(kernels_.find(logits, vocab_size_, highest));
         }
         weights_.resize(vocab_size_);
         block_sums_.resize((vocab_size_ + kSumBlock - 1) / kSumBlock);
         const float lowest = params.min_p > 0.0 ? static_cast<float>(std::log(params.min_p)) : -kInfinity;
-        row_kernels().weigh(logits, vocab_size_, highest, params.temperature, lowest, weights_.data(),
+        kernels_.weigh(logits, vocab_size_, highest, params.temperature, lowest, weights_.data(),
                             block_sums_.data());
         const std::size_t top_k = params.top_k > 0 ? static_cast<std::size_t>(params.top_k) : vocab_size_;
         return top_k < vocab_size_ || params.top_p < 1.0 ? draw_by_rank(top_k, params) : draw_by_id(params.uniform);
@@ -56,6 +57,7 @@ private:
         return std::min(uniform * total, std::nextafter(total, 0.0));
     }
 
+    const RowKernels& kernels_;
     std::size_t vocab_size_;
     std::vector<float> logits_;  // a copy of the row where it is edited
     std::vector<float> weights_;
@@ -156,11 +158,12 @@ std::vector<const RowEdit*> edits_by_row(const std::vector<RowEdit>& edits, std:
 }  // namespace
 
 void sample(const float* logits, std::size_t rows, std::size_t vocab_size, const RowParams* params,
-            const std::vector<RowEdit>& edits, int threads, std::int32_t* tokens) {
+            const std::vector<RowEdit>& edits, int threads, const std::string& isa, std::int32_t* tokens) {
+    const RowKernels& kernels = row_kernels(isa);
     const std::vector<const RowEdit*> by_row = edits_by_row(edits, rows, vocab_size);
     std::atomic<std::size_t> next{0};
     const auto work = [&] {
-        RowSampler sampler(vocab_size);
+        RowSampler sampler(kernels, vocab_size);
         for (std::size_t row; (row = next.fetch_add(1, std::memory_order_relaxed)) < rows;) {
             tokens[row] = sampler.sample(logits + row * vocab_size, params[row], by_row[row]);
         }

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace postroad {
@@ -40,8 +41,9 @@ constexpr std::int32_t kBrokenRow = -1;
 
 // Chooses one token per row of `logits` [rows, vocab_size], which are left as they are, on up to `threads` threads.
 // tokens: [rows]; kBrokenRow where a row holds NaN or plus infinity or allows no token at all.
-// At most one edit per row. Raises std::out_of_range for a row or an id that there is not.
+// At most one edit per row. isa: as for `row_kernels`; the tokens do not depend on it. Throws std::out_of_range for a row
+// or an id that there is not.
 void sample(const float* logits, std::size_t rows, std::size_t vocab_size, const RowParams* params,
-            const std::vector<RowEdit>& edits, int threads, std::int32_t* tokens);
+            const std::vector<RowEdit>& edits, int threads, const std::string& isa, std::int32_t* tokens);
 
 }  // namespace postroad

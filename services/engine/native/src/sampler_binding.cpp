@@ -1,6 +1,7 @@
 #include "sampler_binding.h"
 
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <memory>
@@ -43,7 +44,7 @@ RowEdit make_edit(std::int32_t row, double repetition_penalty, double frequency_
 nb::ndarray<nb::numpy, std::int32_t, nb::ndim<1>> sample_rows(
     const Matrix& logits, const Vector<float>& temperatures, const Vector<std::int32_t>& top_k,
     const Vector<double>& top_p, const Vector<double>& min_p, const Vector<double>& uniforms,
-    const std::vector<RowEdit>& edits, int threads) {
+    const std::vector<RowEdit>& edits, int threads, const std::string& isa) {
     const std::size_t rows = logits.shape(0);
     for (const std::size_t size : {temperatures.size(), top_k.size(), top_p.size(), min_p.size(), uniforms.size()}) {
         if (size != rows) throw std::invalid_argument("one temperature, top_k, top_p, min_p and uniform per row");
@@ -56,7 +57,7 @@ nb::ndarray<nb::numpy, std::int32_t, nb::ndim<1>> sample_rows(
     auto tokens = std::make_unique<std::int32_t[]>(rows);
     {
         nb::gil_scoped_release release;
-        sample(logits.data(), rows, logits.shape(1), params.data(), edits, threads, tokens.get());
+        sample(logits.data(), rows, logits.shape(1), params.data(), edits, threads, isa, tokens.get());
     }
     std::int32_t* data = tokens.release();
     nb::capsule owner(data, [](void* memory) noexcept { delete[] static_cast<std::int32_t*>(memory); });
@@ -79,10 +80,11 @@ void register_sampler(nb::module_& module) {
              "prompt_ids"_a, "output_ids"_a, "bias_ids"_a, "bias_values"_a, "forbidden_ids"_a,
              "Ids are int32 arrays, bias_values a float32 one; all are copied.");
     module.def("sample", &sample_rows, "logits"_a, "temperatures"_a, "top_k"_a, "top_p"_a, "min_p"_a, "uniforms"_a,
-               "edits"_a, "threads"_a,
+               "edits"_a, "threads"_a, "isa"_a = "auto",
                "Chooses one token per row: int32 [rows], -1 where a row's logits are not finite or allow no token.\n\n"
                "logits: float32 [rows, vocab_size], left as they are; temperatures: float32, 0 for greedy; top_k: int32,\n"
                "0 for no limit; top_p, min_p, uniforms: float64; one each per row. edits: at most one RowEdit per row.\n"
+               "isa: one of supported_isas(), or 'auto'; the tokens do not depend on it.\n"
                "Raises IndexError for a row or token id that there is not.");
 }
 
