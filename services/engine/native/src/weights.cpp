@@ -48,7 +48,7 @@ public:
         }
         Linear linear{};
         linear.out_features = features;
-        linear.words = ceil_div(in_features, elements_per_word(weights_.format_));
+        linear.words = row_words(in_features);
         uint32_t* panels = words(linear.panels() * kPanel * linear.words);
         uint32_t* bias = has_bias ? words(linear.panels() * kPanel) : nullptr;
         const int64_t interleave = interleaved ? kPanel / 2 : kPanel;
@@ -67,13 +67,16 @@ public:
     }
 
     const uint32_t* table(const std::string& name, int64_t rows, int64_t columns) {
-        const int64_t row_words = ceil_div(columns, elements_per_word(weights_.format_));
-        uint32_t* data = words(rows * row_words);
-        place(name, {Place::Kind::kTable, rows, columns, data, 0, kPanel, row_words});
+        uint32_t* data = words(rows * row_words(columns));
+        place(name, {Place::Kind::kTable, rows, columns, data, 0, kPanel, row_words(columns)});
         return data;
     }
 
 private:
+    int64_t row_words(int64_t features) const {
+        return round_up(ceil_div(features, elements_per_word(weights_.format_)), kWordPadding);
+    }
+
     void place(const std::string& name, const Place& place) {
         if (!measures()) weights_.places_.emplace(name, place);
     }

@@ -9,7 +9,10 @@ namespace postroad {
 namespace {
 
 // Not a multiple of a large power of two, so that neighbouring rows do not meet in one set of the cache.
-int64_t spread(int64_t words) { return round_up(words, 16) + (round_up(words, 16) % 256 == 0 ? 16 : 0); }
+int64_t spread(int64_t words) {
+    const int64_t padded = round_up(words, kWordPadding);
+    return padded % 256 == 0 ? padded + kWordPadding : padded;
+}
 
 void reserve_rows(FloatRows& rows, int64_t count, int64_t width) {
     rows.memory = HugePages();  // first the old one goes
@@ -19,7 +22,7 @@ void reserve_rows(FloatRows& rows, int64_t count, int64_t width) {
 
 void reserve_rows(ElementRows& rows, int64_t count, int64_t width, Format format) {
     rows.memory = HugePages();
-    rows.stride_words = spread(ceil_div(round_up(width, kRowPadding), elements_per_word(format)));
+    rows.stride_words = spread(ceil_div(width, elements_per_word(format)));
     rows.memory = HugePages(sizeof(uint32_t) * count * rows.stride_words);
 }
 

@@ -19,7 +19,7 @@ namespace postroad {
 constexpr int kPanel = 32;      // output features of a packed panel
 constexpr int kBlock = 16;      // tokens of a block of keys or values
 constexpr int kSpan = 256;      // tokens whose attention scores are computed together: a multiple of kBlock
-constexpr int kRowPadding = 16; // elements: rows of activations are readable, and zero, up to a multiple of this
+constexpr int kWordPadding = 16;  // words: rows of activations, and of weights, are zero up to a multiple of this
 constexpr int kRecordTail = 16; // floats behind a row's partial attention: its maximum, its sum, and padding
 
 enum class Epilogue {
@@ -33,7 +33,7 @@ struct Linear {
     const uint32_t* weights;
     const float* bias;  // in the order of the packed features, padded as they are; null for none
     int64_t out_features;  // as they are packed: for k*Mul, gate and up together
-    int64_t words;         // of an input row
+    int64_t words;         // of an input row, a multiple of kWordPadding
     int64_t panels() const { return ceil_div(out_features, kPanel); }
 };
 
@@ -119,5 +119,6 @@ const Kernels& portable_kernels(Format format);
 const Kernels& avx2_kernels(Format format);
 const Kernels& avx512_kernels(Format format);
 const Kernels& avx512_bf16_kernels(Format format);
+const Kernels& amx_kernels(Format format);
 
 }  // namespace postroad
