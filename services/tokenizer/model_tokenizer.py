@@ -51,6 +51,8 @@ class ModelTokenizer:
         self._encoder: Tokenizer = tokenizer.backend_tokenizer
         self._encoder.no_truncation()  # the engine judges lengths; some files cut without a word
         self._encoder.no_padding()
+        # A byte or a leading space may be written with more than one byte in the vocabulary: a bound, not the length.
+        self.longest_token = max((len(token.encode()) for token in self._encoder.get_vocab()), default=1)  # bytes
         self._forms = self._probe_content_forms() if tokenizer.chat_template else ContentForms(text=True, parts=False)
 
     @classmethod

@@ -18,10 +18,11 @@ from services.common.errors import InvalidArgument, NotReady, PostroadError, rpc
 from services.common.live_requests import LiveRequests
 from services.common.request_context import RequestContext
 from services.common.tracing import Tracing
-from services.pb.postroad.v1 import debug_pb2, tokenizer_pb2, tokenizer_pb2_grpc
+from services.pb.postroad.v1 import debug_pb2, engine_pb2, tokenizer_pb2, tokenizer_pb2_grpc
 from services.tokenizer.chat import Chat, parse_chat
 from services.tokenizer.metrics import TokenizerMetrics
 from services.tokenizer.model_tokenizer import ModelTokenizer
+from services.tokenizer.text_limit import TextLimit
 from services.tokenizer.worker_pool import WorkerPool
 
 # `messages[0].role` stands in the request's field `messages_json`.
@@ -52,17 +53,25 @@ class TokenizerService(tokenizer_pb2_grpc.TokenizerServicer):
         metrics: TokenizerMetrics,
         tracing: Tracing,
         log: FilteringBoundLogger,
+        *,
+        max_text_mib: int,
     ) -> None:
         self._pool = pool
         self._live = live
         self._metrics = metrics
         self._tracing = tracing
         self._log = log
+        self._max_text_mib = max_text_mib
+        self._max_model_len = 0
         self._tokenizer: ModelTokenizer | None = None
 
     async def load(self, files: Mapping[str, bytes]) -> None:
         """Takes the engine's tokenizer files; requests that run keep the tokenizer they began with."""
         self._tokenizer = await asyncio.to_thread(ModelTokenizer.from_files, files)
+
+    def on_model(self, model: engine_pb2.GetModelResponse) -> None:
+        """Takes the model's length, which the engine knows later than its files."""
+        self._max_model_len = model.max_model_len
 
     def read_out(self) -> debug_pb2.ReadOutResponse:
         """What the station holds at this moment."""
@@ -74,7 +83,9 @@ class TokenizerService(tokenizer_pb2_grpc.TokenizerServicer):
         async with self._request("encode", context) as (current, tokenizer):
             if not request.texts:
                 raise InvalidArgument("texts: must have at least one entry", "texts")
-            response = await self._pool.run(request.ByteSize(), partial(_encode, tokenizer, request))
+            response = await self._pool.run(
+                request.ByteSize(), partial(_encode, tokenizer, self._limit(tokenizer), request)
+            )
             current.tokens = sum(len(encoding.ids) for encoding in response.encodings)
             response.elapsed_us = current.elapsed_us()
         return response
@@ -83,10 +94,15 @@ class TokenizerService(tokenizer_pb2_grpc.TokenizerServicer):
         self, request: tokenizer_pb2.RenderChatRequest, context: Context
     ) -> tokenizer_pb2.RenderChatResponse:
         async with self._request("render_chat", context) as (current, tokenizer):
-            response = await self._pool.run(request.ByteSize(), partial(_render_chat, tokenizer, request))
+            response = await self._pool.run(
+                request.ByteSize(), partial(_render_chat, tokenizer, self._limit(tokenizer), request)
+            )
             current.tokens = len(response.ids)
             response.elapsed_us = current.elapsed_us()
         return response
+
+    def _limit(self, tokenizer: ModelTokenizer) -> TextLimit:
+        return TextLimit(self._max_text_mib, self._max_model_len, tokenizer.longest_token)
 
     @asynccontextmanager
     async def _request(self, method: str, context: Context) -> AsyncIterator[tuple[_Request, ModelTokenizer]]:
@@ -133,19 +149,26 @@ class TokenizerService(tokenizer_pb2_grpc.TokenizerServicer):
 # The responses are built by the worker as well: a million ids take tens of milliseconds.
 
 
-def _encode(tokenizer: ModelTokenizer, request: tokenizer_pb2.EncodeRequest) -> tokenizer_pb2.EncodeResponse:
+def _encode(
+    tokenizer: ModelTokenizer, limit: TextLimit, request: tokenizer_pb2.EncodeRequest
+) -> tokenizer_pb2.EncodeResponse:
     add_special_tokens = request.add_special_tokens if request.HasField("add_special_tokens") else True
-    encodings = [tokenizer.encode(text, add_special_tokens=add_special_tokens) for text in request.texts]
-    return tokenizer_pb2.EncodeResponse(encodings=[tokenizer_pb2.TokenIds(ids=ids) for ids in encodings])
+    for index, text in enumerate(request.texts):
+        limit.check(text, f"texts[{index}]")
+    response = tokenizer_pb2.EncodeResponse()
+    for text in request.texts:  # one list of ids at a time: a list takes nine times what the message does
+        response.encodings.add(ids=tokenizer.encode(text, add_special_tokens=add_special_tokens))
+    return response
 
 
 def _render_chat(
-    tokenizer: ModelTokenizer, request: tokenizer_pb2.RenderChatRequest
+    tokenizer: ModelTokenizer, limit: TextLimit, request: tokenizer_pb2.RenderChatRequest
 ) -> tokenizer_pb2.RenderChatResponse:
     try:
         prompt = tokenizer.render(_chat_of(request))
     except InvalidArgument as error:
         raise InvalidArgument(error.message, _JSON_FIELD.sub(r"\1_json", error.param or "")) from error
+    limit.check(prompt, "messages_json")
     # The template wrote every special token that it wants, the beginning-of-sequence token among them.
     ids = tokenizer.encode(prompt, add_special_tokens=False)
     return tokenizer_pb2.RenderChatResponse(prompt=prompt, ids=ids)

@@ -20,3 +20,6 @@ class TokenizerSettings(StationSettings):
     threads: int = Field(2, ge=1, description="Threads for short requests; as many again for long ones.")
     max_pending: int = Field(256, ge=1, description="Requests that wait or run at most; others are refused.")
     max_pending_mib: int = Field(256, ge=1, description="Size of the requests that wait or run at most, MiB.")
+    max_text_mib: int = Field(
+        8, ge=1, description="Size of one text at most, MiB, or what fits the model if that is less."
+    )

@@ -34,7 +34,9 @@ class TokenizerStation:
         self._pool = WorkerPool(settings.threads, settings.max_pending, settings.max_pending_mib * 1024 * 1024)
         self._tracing = Tracing(settings.station, settings.otlp_endpoint)
         metrics = TokenizerMetrics(registry, lambda: self._pool.pending)
-        self._service = TokenizerService(self._pool, self._live, metrics, self._tracing, log)
+        self._service = TokenizerService(
+            self._pool, self._live, metrics, self._tracing, log, max_text_mib=settings.max_text_mib
+        )
         self._server = StationServer(SERVICE, f"{settings.host}:{settings.port}", self._service.read_out, log)
         tokenizer_pb2_grpc.add_TokenizerServicer_to_server(self._service, self._server.server)
 
@@ -57,6 +59,7 @@ class TokenizerStation:
             self._server,
             settings.engine,
             self._load,
+            on_model=self._service.on_model,
             live=self._live,
             drain_timeout=settings.drain_timeout,
             log=self._log,
@@ -65,5 +68,6 @@ class TokenizerStation:
         self._tracing.close()
         return succeeded
 
-    async def _load(self, files: Mapping[str, bytes], _: engine_pb2.GetModelResponse) -> None:
+    async def _load(self, files: Mapping[str, bytes], model: engine_pb2.GetModelResponse) -> None:
         await self._service.load(files)
+        self._service.on_model(model)  # before the first request

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TypeVar
 
 from services.common.errors import QueueFull
+from services.tokenizer.memory import give_back_memory
 
 LONG_JOB_BYTES = 64 * 1024  # takes about 25 ms; below that a job never waits for a longer one
 T = TypeVar("T")
@@ -46,7 +47,8 @@ class WorkerPool:
             raise QueueFull(f"{self._pending} requests are being tokenised already; try again later")
         self._pending += 1
         self._pending_bytes += size
-        future = (self._long if size > LONG_JOB_BYTES else self._short).submit(job)
+        is_long = size > LONG_JOB_BYTES
+        future = self._long.submit(_run_long, job) if is_long else self._short.submit(job)
         future.add_done_callback(partial(self._done, asyncio.get_running_loop(), size))
         return await asyncio.wrap_future(future)
 
@@ -62,3 +64,10 @@ class WorkerPool:
     def _release(self, size: int) -> None:
         self._pending -= 1
         self._pending_bytes -= size
+
+
+def _run_long(job: Callable[[], T]) -> T:
+    try:
+        return job()
+    finally:
+        give_back_memory()

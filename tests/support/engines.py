@@ -32,9 +32,11 @@ def default_tokenizer() -> Tokenizer:
     return Tokenizer.from_buffer(default_files().tokenizer_files["tokenizer.json"])
 
 
-def replaying(*token_ids: int, step_ms: float = 0, pages: int = 1024) -> ScriptedExecutor:
+def replaying(*token_ids: int, step_ms: float = 0, pages: int = 1024, max_model_len: int = 4096) -> ScriptedExecutor:
     """Answers every prompt with these ids, over and over."""
-    info = ExecutorInfo(num_pages=pages, page_size=16, vocab_size=default_files().vocab_size, max_model_len=4096)
+    info = ExecutorInfo(
+        num_pages=pages, page_size=16, vocab_size=default_files().vocab_size, max_model_len=max_model_len
+    )
     return ScriptedExecutor(info, Script((ScriptEntry(None, token_ids),), decode=str), step_ms)
 
 

@@ -4,18 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from services.common.errors import InvalidArgument, NotReady, PostroadError, QueueFull, TooLarge, from_rpc
+from services.common.errors import (
+    ContextLengthExceeded,
+    InvalidArgument,
+    NotReady,
+    PostroadError,
+    QueueFull,
+    TooLarge,
+    from_rpc,
+)
 from services.common.request_context import REQUEST_ID_KEY, TRACEPARENT_KEY
+from services.engine.core import EngineCore
+from services.engine.scheduler.config import SchedulerConfig
+from services.engine.scheduler.scheduler import Scheduler
+from services.engine.served_model import ServedModel
+from services.engine.thread import Load
 from services.pb.postroad.v1 import tokenizer_pb2
-from tests.support.engines import address, saying, scripted_engine
+from services.tokenizer.model_tokenizer import ModelTokenizer
+from tests.engine.running_engine import running_engine
+from tests.support.engines import address, default_files, saying, scripted_engine
 from tests.support.otlp import OtlpReceiver
+from tests.support.polling import WAIT_SECONDS, until
 from tests.support.ports import free_ports
 from tests.support.processes import wait_until
 from tests.support.stations import RunningStation, running_tokenizer
@@ -25,7 +42,7 @@ MIB_OF_TEXT = "The quick brown fox jumps over 13 lazy dogs; 你好。 " * 20_000
 
 @pytest.fixture
 async def engine() -> AsyncIterator[str]:
-    async with scripted_engine(saying("Hello")) as running:
+    async with scripted_engine(saying("Hello", pages=4096, max_model_len=65536)) as running:
         yield address(running)
 
 
@@ -102,6 +119,58 @@ async def test_fieldbug_18_texts_over_four_mebibytes_pass(station: RunningStatio
     text = "x" * (5 << 20)
     response = await encode(station, text[: 5 << 18], *[text[: 1 << 20]] * 4)
     assert len(response.encodings) == 5
+
+
+async def test_a_text_that_cannot_fit_the_model_is_not_encoded(tokenizer: ModelTokenizer) -> None:
+    fitting = 64 * tokenizer.longest_token
+    async with (
+        scripted_engine(saying("Hello", max_model_len=64)) as engine,
+        running_tokenizer(address(engine)) as station,
+    ):
+        await encode(station, "x" * fitting)
+        with pytest.raises(ContextLengthExceeded) as raised:
+            await encode(station, "short", "é" * (fitting // 2 + 1))
+        assert raised.value.param == "texts[1]"
+        for number in (64, fitting + 2, tokenizer.longest_token, fitting):
+            assert f" {number} " in raised.value.message
+        with pytest.raises(ContextLengthExceeded) as raised:
+            await render(station, [{"role": "user", "content": "x" * fitting}])
+        assert raised.value.param == "messages_json"
+        assert [entry["tokens"] for entry in station.request_logs()][1:] == [0, 0]
+
+
+async def test_a_text_is_bounded_while_the_model_s_length_is_not_known(tokenizer: ModelTokenizer) -> None:
+    loaded = threading.Event()
+    too_long = "x" * (64 * tokenizer.longest_token + 1)
+    async with (
+        running_engine(load=_load_after(loaded), wait=False) as engine,
+        running_tokenizer(address(engine), max_text_mib=1) as station,
+    ):
+        await encode(station, too_long)
+        with pytest.raises(TooLarge, match=" 1048577 bytes, more than the 1 MiB "):
+            await encode(station, "x" * ((1 << 20) + 1))
+        loaded.set()
+
+        async def is_refused() -> bool:
+            try:
+                await encode(station, too_long)
+            except ContextLengthExceeded:
+                return True
+            return False
+
+        await until(is_refused)
+
+
+def _load_after(loaded: threading.Event) -> Load:
+    """What an engine runs whose weights, for 64 tokens, take until the event."""
+    executor = saying("Hello", max_model_len=64)
+
+    def load(publish: Callable[[ServedModel], None]) -> EngineCore:
+        publish(ServedModel("slow", default_files(), created=1))
+        assert loaded.wait(WAIT_SECONDS)
+        return EngineCore(Scheduler(SchedulerConfig(), executor.info), executor)
+
+    return load
 
 
 async def test_a_message_over_the_limit_is_refused_cleanly(station: RunningStation) -> None:
