@@ -11,14 +11,14 @@ INSTALL := $(or $(PYTHON),python3) requirements/install.py
 
 # make serve
 MODEL ?=
-PORT ?= 8000
+PORT ?=
 GATEWAY_FLAGS ?=
 TOKENIZER_FLAGS ?=
 ENGINE_FLAGS ?=
 DETOKENIZER_FLAGS ?=
 LAUNCHER_FLAGS ?=
 # make chat
-URL ?= http://127.0.0.1:$(PORT)
+URL ?= http://127.0.0.1:$(or $(PORT),$(POSTROAD_LAUNCHER_PORT),8000)
 CHAT_FLAGS ?=
 # make test
 TESTS ?= tests
@@ -42,7 +42,7 @@ help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
 
 serve: serve-env ## run the four services here (MODEL=, PORT=, ENGINE_FLAGS=, …; see README)
-	@$(VENV_PYTHON) -m services.launcher --port=$(PORT) $(if $(MODEL),--model='$(MODEL)') \
+	@$(VENV_PYTHON) -m services.launcher $(if $(PORT),--port=$(PORT)) $(if $(MODEL),--model='$(MODEL)') \
 		$(if $(GATEWAY_FLAGS),--gateway-flags='$(GATEWAY_FLAGS)') \
 		$(if $(TOKENIZER_FLAGS),--tokenizer-flags='$(TOKENIZER_FLAGS)') \
 		$(if $(ENGINE_FLAGS),--engine-flags='$(ENGINE_FLAGS)') \
@@ -51,7 +51,7 @@ serve: serve-env ## run the four services here (MODEL=, PORT=, ENGINE_FLAGS=, �
 chat: serve-env ## chat in the terminal with the running gateway (URL=, PORT=)
 	@$(VENV_PYTHON) -m services.chat --url='$(URL)' $(CHAT_FLAGS)
 
-test: dev-env ## the fast tests (TESTS=tests/engine, PYTEST_FLAGS=…)
+test: dev-env ## the fast tests, about 10 minutes (TESTS=tests/engine, PYTEST_FLAGS=…)
 	$(VENV_PYTHON) -m pytest -q -m 'not slow' $(PYTEST_FLAGS) $(TESTS)
 
 test-all: dev-env ## every test

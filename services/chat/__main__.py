@@ -32,14 +32,25 @@ async def chat(url: str, sampling: Sampling, api_key: str) -> int:
 def main() -> int:
     """Reads the flags and chats; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m services.chat", description="Chat with a running gateway.")
-    parser.add_argument("--url", default="http://127.0.0.1:8000", help="the gateway (default: %(default)s)")
+    parser.add_argument("--url", default="http://127.0.0.1:8000", help="where the gateway is (default: %(default)s)")
     default = Sampling()
-    parser.add_argument("--temperature", type=float, default=default.temperature, help="(default: %(default)s)")
     parser.add_argument(
-        "--max-tokens", type=int, default=default.max_tokens, help="of an answer (default: %(default)s)"
+        "--temperature",
+        type=float,
+        default=default.temperature,
+        help="0 for the most probable words, more for variety, 2 at most (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--max-tokens", type=int, default=default.max_tokens, help="length of an answer at most (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--repetition-penalty",
+        type=float,
+        default=default.repetition_penalty,
+        help="more than 1 keeps an answer from repeating itself, 1 for none (default: %(default)s)",
     )
     args = parser.parse_args()
-    sampling = Sampling(args.temperature, args.max_tokens)
+    sampling = Sampling(args.temperature, args.max_tokens, args.repetition_penalty)
     try:
         return asyncio.run(chat(args.url, sampling, os.environ.get("OPENAI_API_KEY", "")))
     except KeyboardInterrupt:  # between two answers, without a line editor

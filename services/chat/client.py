@@ -19,10 +19,14 @@ class ChatError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How answers are made. Small models ramble at the API's default temperature of 1."""
+    """How answers are made. At the API's own defaults small models ramble, and repeat themselves for ever.
+
+    The penalty is slight: it falls on the question's words, too, and from 1.1 on the answers suffer.
+    """
 
     temperature: float = 0.3
-    max_tokens: int = 1024
+    max_tokens: int = 256
+    repetition_penalty: float = 1.05
 
 
 class ChatClient:
@@ -51,7 +55,10 @@ class ChatClient:
         if response.status_code != httpx.codes.OK:
             raise ChatError(_message_of(response.text, response.status_code))
         try:
-            return str(response.json()["data"][0]["id"])
+            models = response.json()["data"]
+            if models == []:
+                raise ChatError(f"{self._url} serves no model yet: its engine is still loading, or away")
+            return str(models[0]["id"])
         except (ValueError, LookupError, TypeError) as error:
             raise ChatError(f"{self._url} does not answer like an OpenAI-style server") from error
 

@@ -14,6 +14,8 @@ import grpc
 from google.rpc import error_details_pb2, status_pb2
 from structlog.typing import FilteringBoundLogger
 
+from services.common.channels import MAX_MESSAGE_BYTES
+
 DOMAIN = "postroad"
 DETAILS_KEY = "grpc-status-details-bin"
 
@@ -134,18 +136,25 @@ def from_parts(status: grpc.StatusCode, reason: str, message: str, param: str | 
 
 
 def from_rpc(error: grpc.aio.AioRpcError) -> PostroadError:
-    """What a failed call says, as a typed error. Statuses that gRPC itself made keep their meaning."""
-    code, text = error.code(), error.details() or error.code().name
+    """What a failed call says, as a typed error. Statuses that gRPC itself made keep their meaning.
+
+    Their texts do not leave with the error: they name addresses and sockets inside, and belong in the caller's log.
+    """
+    code = error.code()
     for key, value in error.trailing_metadata() or ():
         if key == DETAILS_KEY and isinstance(value, bytes):
             for detail in status_pb2.Status.FromString(value).details:
                 info = error_details_pb2.ErrorInfo()
                 if detail.Unpack(info) and info.domain == DOMAIN:
-                    return from_parts(code, info.reason, text, info.metadata.get("param"))
-    if code == grpc.StatusCode.RESOURCE_EXHAUSTED:  # gRPC's own: a message over the receive limit
-        return TooLarge(text)
-    plain = {grpc.StatusCode.UNAVAILABLE: Unavailable, grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceeded}
-    return plain[code](text) if code in plain else from_parts(code, code.name, text)
+                    return from_parts(code, info.reason, error.details() or code.name, info.metadata.get("param"))
+    match code:
+        case grpc.StatusCode.RESOURCE_EXHAUSTED:  # a message over the receive limit
+            return TooLarge(f"a message is larger than the {MAX_MESSAGE_BYTES // 2**20} MiB that a station takes")
+        case grpc.StatusCode.UNAVAILABLE:
+            return Unavailable("the connection failed")
+        case grpc.StatusCode.DEADLINE_EXCEEDED:
+            return DeadlineExceeded("the request's time is over")
+    return from_parts(code, code.name, f"the call failed: {code.name}")
 
 
 async def abort(context: grpc.aio.ServicerContext[Any, Any], error: PostroadError) -> NoReturn:

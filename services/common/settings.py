@@ -35,7 +35,9 @@ class StationSettings(BaseSettings):
 
     station: ClassVar[str] = ""
 
-    model_config = SettingsConfigDict(cli_kebab_case=True, cli_implicit_flags=True, extra="ignore")
+    model_config = SettingsConfigDict(
+        cli_kebab_case=True, cli_implicit_flags=True, cli_hide_none_type=True, extra="ignore"
+    )
 
     host: str = Field("127.0.0.1", description="Address to listen on.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged.")

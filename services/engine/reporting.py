@@ -30,15 +30,15 @@ class RequestRecord:
         """The call failed; nothing to tell if the request had been admitted."""
         if self.admitted:
             return
-        self._span.end({"request_id": self._request_id, "outcome": error.reason}, error.message)
+        self._span.end({"request_id": self._request_id, "outcome": error.reason.lower()}, error.message)
         self._log.info(
-            "request", request_id=self._request_id, outcome=error.reason, error=error.message, param=error.param
+            "request", request_id=self._request_id, outcome=error.reason.lower(), error=error.message, param=error.param
         )
 
     def ended(self, sequence: Sequence, reason: FinishReason, error: PostroadError | None) -> None:
         """The request was admitted and has ended, whichever way."""
         phases = Phases.of(sequence)
-        outcome = reason.name.lower() if error is None else error.reason
+        outcome = reason.name.lower() if error is None else error.reason.lower()
         counts = {
             "prompt_tokens": len(sequence.prompt_ids),
             "completion_tokens": len(sequence.output_ids),

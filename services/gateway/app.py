@@ -27,6 +27,7 @@ def make_app(gateway: Gateway) -> Starlette:
     """The ASGI application of one gateway."""
     models, operations = ModelsEndpoints(gateway), OperationsEndpoints(gateway)
     routes = [
+        Route("/", operations.index),
         Route("/v1/chat/completions", GenerationEndpoint(gateway, ChatDialect()), methods=["POST"]),
         Route("/v1/completions", GenerationEndpoint(gateway, CompletionDialect()), methods=["POST"]),
         Route("/tokenize", TokenizeEndpoint(gateway), methods=["POST"]),

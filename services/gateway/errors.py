@@ -13,7 +13,11 @@ import msgspec
 
 from services.common import errors
 
-_CLIENT_NAMES = {"messages_json": "messages", "template_kwargs_json": "chat_template_kwargs"}
+_CLIENT_NAMES = {
+    "messages_json": "messages",
+    "template_kwargs_json": "chat_template_kwargs",
+    "template_kwargs": "chat_template_kwargs",
+}
 _RETRY_AFTER = 1.0  # seconds; engines restart and queues drain within a few
 
 
@@ -59,7 +63,7 @@ class ApiError(Exception):
 
 def invalid(message: str, param: str | None = None) -> ApiError:
     """400: the request is at fault."""
-    return ApiError(400, message, param=param, code="invalid_value" if param else None)
+    return ApiError(400, message, param=param, code="invalid_value")
 
 
 def unsupported(param: str, message: str) -> ApiError:
@@ -78,11 +82,20 @@ def body_too_large(limit: int) -> ApiError:
     return ApiError(413, f"the request body is larger than the limit of {limit} bytes", code="too_large")
 
 
+def _client_message(message: str, prompt_field: str | None) -> str:
+    """A station's message begins with the field at fault, where there is one: here in the words of the HTTP API."""
+    name = re.match(r"\w*", message)
+    found = _client_param(name[0] if name else None, prompt_field)
+    return message if name is None or found is None else found + message[name.end() :]
+
+
 def _client_param(param: str | None, prompt_field: str | None) -> str | None:
     """A station's field path in the words of the HTTP API."""
     if param is None:
         return None
     name = re.split(r"[.\[]", param, maxsplit=1)[0]
+    if name == "prompt_ids" and prompt_field == "prompt":
+        return param.replace(name, prompt_field, 1)
     if name in ("prompt_ids", "texts"):
         return prompt_field or "prompt"
     return param.replace(name, _CLIENT_NAMES.get(name, name), 1)
@@ -95,7 +108,8 @@ def from_station(error: errors.PostroadError, prompt_field: str | None = None) -
         case errors.ContextLengthExceeded():
             return ApiError(400, error.message, param=param or prompt_field, code=code)
         case errors.InvalidArgument():
-            return ApiError(400, error.message, param=param, code="invalid_value")
+            message = _client_message(error.message, prompt_field) if param else error.message
+            return ApiError(400, message, param=param, code="invalid_value")
         case errors.TooLarge():
             return ApiError(413, error.message, param=param or prompt_field, code=code)
         case errors.QueueFull():

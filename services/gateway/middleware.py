@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from services.common.request_context import REQUEST_ID_KEY, accept_request_id
@@ -17,6 +16,11 @@ _SCOPE_KEY = "postroad.request_id"
 def request_id_of(scope: Scope) -> str:
     """The request's id."""
     return str(scope[_SCOPE_KEY])
+
+
+def path_of(route: Route) -> str:
+    """A route's path as the documentation writes it; `{model:path}` is Starlette's form."""
+    return route.path.replace(":path", "")
 
 
 class RequestEdge:
@@ -44,8 +48,8 @@ class RequestEdge:
         try:
             await self._app(scope, receive, send_with_id)
         finally:
-            route: Any = scope.get("route")
-            self._metrics.answered(route.path if route is not None else "other", status)
+            route: Route | None = scope.get("route")
+            self._metrics.answered("other" if route is None else path_of(route), status)
 
 
 def _header(scope: Scope, name: bytes) -> str | None:

@@ -17,17 +17,26 @@ CLIENT_CLOSED = 499  # nginx's number for a client that left; never sent
 
 @dataclass(slots=True)
 class RequestRecord:
-    """Filled in as the request goes on. `outcome`: finished, cancelled or failed."""
+    """Filled in as the request goes on."""
 
     request_id: str
     path: str
     span: OpenSpan
     stream: bool = False
-    outcome: str = "cancelled"  # what a request is that nobody ended otherwise
+    answered: bool = False  # whole, to the last byte
     reason: str | None = None  # of a failure
     prompt_tokens: int | None = None
     ending: Ending | None = None
     times: RequestTimes = field(default_factory=RequestTimes)
+
+    @property
+    def outcome(self) -> str:
+        """In a word, as in all stations: stop, length or ok; cancelled; or a failure's reason in small letters."""
+        if self.reason is not None:
+            return self.reason
+        if not self.answered:
+            return "cancelled"
+        return "ok" if self.ending is None else self.ending.finish_reason
 
     def fields(self) -> dict[str, Any]:
         """The log line's fields; times in milliseconds."""
@@ -36,14 +45,12 @@ class RequestRecord:
             "path": self.path,
             "outcome": self.outcome,
             "stream": self.stream,
-            "reason": self.reason,
             "prompt_tokens": self.prompt_tokens,
             "time_to_first_token_ms": self.times.time_to_first_token,
             **self.times.as_json(),
         }
         if self.ending is not None:
             fields |= {
-                "finish_reason": self.ending.finish_reason,
                 "completion_tokens": self.ending.completion_tokens,
                 "cached_tokens": self.ending.cached_tokens,
                 "preemptions": self.ending.times.preemptions,
@@ -65,7 +72,7 @@ class Reporter:
     def report(self, record: RequestRecord, status: int) -> None:
         """`status`: the HTTP status that was sent, or CLIENT_CLOSED."""
         self._metrics.first_token(record.times)
-        if record.outcome == "finished" and record.ending is not None:
+        if record.answered and record.ending is not None:
             self._metrics.finished(record.times, record.ending.completion_tokens)
         fields = record.fields()
         self._log.info("request", status=status, **fields)

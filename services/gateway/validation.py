@@ -12,40 +12,71 @@ from services.gateway.errors import ApiError, invalid, unsupported
 
 T = TypeVar("T")
 
+_HALF_AT_THE_END = re.compile(rb'\\u[dD][89abAB][0-9a-fA-F]{2}[^\\]{0,5}"[^"\\]*$')
+
 # msgspec ends its messages with the place, for instance "… - at `$.stop[0]`" or "… - at `key` in `$.logit_bias`".
 _PLACE = re.compile(r" - at (?:`key` in )?`\$\.?([^`]*)`$")
+
+_JSON_TYPES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}
+_NAME = rf"(?:{'|'.join([*_JSON_TYPES, 'array', 'object', 'null'])})"
+_TYPES = re.compile(rf"\b(expected|got) `({_NAME}(?: \| {_NAME})*)`")
 
 
 def decode(decoder: msgspec.json.Decoder[T], data: bytes, field: str = "") -> T:
     """The typed value of JSON text; ApiError 400 when it is none. `field`: where in the body the text stands."""
+    if not data.strip():
+        raise ApiError(400, "the body is empty; it must be a JSON object", code="invalid_json")
     try:
         return decoder.decode(data)
     except msgspec.ValidationError as error:
         raise _wrong_field(str(error), field) from None
     except msgspec.DecodeError as error:
-        raise ApiError(400, f"the request body is not valid JSON: {error}", code="invalid_json") from None
+        raise ApiError(400, _not_json(str(error), data), code="invalid_json") from None
     except RecursionError:
         raise ApiError(400, "the request body is nested too deeply", code="invalid_json") from None
+
+
+def _not_json(text: str, data: bytes) -> str:
+    """msgspec calls a body truncated when it ends soon after the first half of a surrogate pair."""
+    if "surrogate" in text or _HALF_AT_THE_END.search(data[-32:]):
+        return "the request body has half of a UTF-16 surrogate pair, as \\ud83d alone, which is not a character"
+    return f"the request body is not valid JSON: {text}"
 
 
 def _wrong_field(text: str, field: str) -> ApiError:
     place = _PLACE.search(text)
     if place is None:
-        return invalid(f"{field or 'the request body'}: {_lower_first(text)}", field or None)
+        return invalid(f"{field or 'the request body'}: {_json_words(text)}", field or None)
     inner = place[1].removesuffix("[...]")
     joint = "." if field and inner and not inner.startswith("[") else ""
     param = f"{field}{joint}{inner}"
-    return invalid(f"{param}: {_lower_first(text[: place.start()])}", param)
+    return invalid(f"{param}: {_json_words(text[: place.start()])}", param)
 
 
-def _lower_first(text: str) -> str:
-    return text[:1].lower() + text[1:]
+def _json_words(text: str) -> str:
+    """msgspec's words with JSON's names of the types: "Expected `float | null`, got `str`" names Python's."""
+
+    def words(match: re.Match[str]) -> str:
+        *names, last = [_JSON_TYPES.get(name, name) for name in match[2].split(" | ")]
+        return f"{match[1]} {', '.join(names)} or {last}" if names else f"{match[1]} {last}"
+
+    return _TYPES.sub(words, text[:1].lower() + text[1:])
 
 
 def require_length(value: Sequence[object], most: int, param: str, unit: str) -> None:
     """Refuses a value of more than `most` units (characters, entries)."""
     if len(value) > most:
         raise invalid(f"{param} has {len(value)} {unit}, at most {most} are allowed", param)
+
+
+def require_depth(value: object, most: int, param: str) -> None:
+    """Refuses a JSON value with more than `most` arrays and objects inside one another."""
+    level, depth = [value], 0
+    while containers := [item for item in level if isinstance(item, dict | list)]:
+        depth += 1
+        if depth > most:
+            raise invalid(f"{param} is nested more than {most} levels deep", param)
+        level = [child for item in containers for child in (item.values() if isinstance(item, dict) else item)]
 
 
 def refuse_later_features(body: object, off: dict[str, tuple[Any, ...]]) -> None:

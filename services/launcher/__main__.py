@@ -13,6 +13,7 @@ import httpx
 from services.launcher.logs import MergedLog
 from services.launcher.ports import port_problems
 from services.launcher.road import Road, plan_road
+from services.launcher.run_dir import RunDirInUse, hold
 from services.launcher.settings import LauncherSettings
 from services.launcher.supervisor import RestartPolicy, Supervisor, supervise
 
@@ -34,7 +35,12 @@ def main() -> int:
         for problem in problems:
             print(f"postroad: {problem}", file=sys.stderr)
         return 1
-    return asyncio.run(_serve(settings, road))
+    try:
+        with hold(settings.run_dir):
+            return asyncio.run(_serve(settings, road))
+    except RunDirInUse as error:
+        print(f"postroad: {error}", file=sys.stderr)
+        return 1
 
 
 async def _serve(settings: LauncherSettings, road: Road) -> int:

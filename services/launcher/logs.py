@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TextIO
 
@@ -14,8 +15,8 @@ LAUNCHER = "launcher"
 NAME_WIDTH = 11
 COLOURS = (36, 32, 33, 35, 34)  # ANSI foreground colours, by the order of the services
 LEVEL_COLOURS = {"warning": 33, "error": 31, "critical": 31}
-_BLOCKS = ("exception", "last_lines")  # of several lines, shown below
-_HIDDEN = frozenset({"event", "level", "timestamp", "station", *_BLOCKS})  # shown by place, or by the line's prefix
+_BLOCK = "exception"  # of several lines, shown below
+_HIDDEN = frozenset({"event", "level", "timestamp", "station", _BLOCK})  # shown by place, or by the line's prefix
 
 
 class MergedLog:
@@ -35,16 +36,15 @@ class MergedLog:
         """One line that service `name` wrote, without its line end."""
         self._files[name].write(raw + b"\n")
         if self._format == "json":
-            self._show(raw.decode(errors="replace") + "\n")
+            text = raw.decode(errors="replace")
+            self._show((text if structured(raw) else _entry(name, "output", "info", line=text)) + "\n")
         else:
             prefix = self._paint(f"{name:<{NAME_WIDTH}}", self._colours.get(name))
             self._show("".join(f"{prefix} {text}\n" for text in readable(raw, colour=bool(self._colours))))
 
     def say(self, event: str, level: str = "info", **fields: Any) -> None:
         """A line of the launcher's own."""
-        now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
-        entry = {"station": LAUNCHER, "event": event, "level": level, "timestamp": now, **fields}
-        self.line(LAUNCHER, json.dumps(entry, ensure_ascii=False).encode())
+        self.line(LAUNCHER, _entry(LAUNCHER, event, level, **fields).encode())
 
     def banner(self, text: str) -> None:
         """Text to copy from, without a prefix; only where people read."""
@@ -67,28 +67,58 @@ class MergedLog:
         return text if colour is None else f"\033[{colour}m{text}\033[0m"
 
 
+def structured(raw: bytes) -> dict[str, Any] | None:
+    """A line of a service's log as its fields; None for any other line."""
+    try:
+        entry = json.loads(raw) if raw.startswith(b"{") else None
+    except ValueError:
+        return None
+    return entry if isinstance(entry, dict) and "event" in entry else None
+
+
+def last_error(lines: Iterable[bytes]) -> str:
+    """The last error in a service's last lines, in one line; empty when there is none.
+
+    It is an error that the service logged, or what it wrote in another form and nothing after it: a traceback's last
+    line, the words about a wrong flag.
+    """
+    logged = unstructured = ""
+    for raw in lines:
+        entry = structured(raw)
+        if entry is None:
+            unstructured = raw.decode(errors="replace").strip() or unstructured
+            continue
+        unstructured = ""
+        if entry.get("level") in ("error", "critical"):
+            details = entry.get("error") or str(entry.get("exception", "")).strip().rpartition("\n")[2]
+            logged = f"{entry['event']}: {details}" if details else str(entry["event"])
+    return unstructured or logged
+
+
 def readable(raw: bytes, colour: bool = False) -> list[str]:
     """A structured line as `time level event key=value …`, with tracebacks below it; any other line as it is."""
-    text = raw.decode(errors="replace").rstrip("\r")
-    try:
-        entry = json.loads(text) if text.startswith("{") else None
-    except ValueError:
-        entry = None
-    if not isinstance(entry, dict) or "event" not in entry:
-        return [text]
+    entry = structured(raw)
+    if entry is None:
+        return [raw.decode(errors="replace").rstrip("\r")]
     level = str(entry.get("level", "info"))
     fields = [f"{key}={_value(value)}" for key, value in entry.items() if key not in _HIDDEN]
     shown = f"{level:<7}"
     if colour and level in LEVEL_COLOURS:
         shown = f"\033[{LEVEL_COLOURS[level]}m{shown}\033[0m"
     first = " ".join([_local_time(entry.get("timestamp")), shown, str(entry["event"]), *fields])
-    blocks = [line for key in _BLOCKS for line in str(entry.get(key, "")).splitlines()]
-    return [first, *(f"    {line}" for line in blocks)]
+    return [first, *(f"    {line}" for line in str(entry.get(_BLOCK, "")).splitlines())]
+
+
+def _entry(station: str, event: str, level: str, **fields: Any) -> str:
+    now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+    entry = {"station": station, "event": event, "level": level, "timestamp": now, **fields}
+    return json.dumps(entry, ensure_ascii=False)
 
 
 def _value(value: Any) -> str:
     if isinstance(value, float):
-        return f"{value:.4g}"
+        # Four digits, and all of those before the point; never 5.753e+04.
+        return f"{value:.0f}" if abs(value) >= 1000 else f"{Decimal(f'{value:.4g}'):f}"
     if isinstance(value, str) and value and not any(char.isspace() or char in '"=' for char in value):
         return value
     return json.dumps(value, ensure_ascii=False)

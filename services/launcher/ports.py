@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import errno
-import os
-import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from services.common.ports import listen_error
 
 LOOPBACK = "127.0.0.1"
 
@@ -38,13 +38,9 @@ def port_problems(uses: Sequence[PortUse]) -> list[str]:
 
 
 def _why_not(host: str, port: int) -> str:
-    family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    with socket.socket(family, kind, proto) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # closed connections of the last run do not count
-        try:
-            probe.bind(address)
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                return f"is in use on {host}"
-            return f"cannot be used on {host}: {os.strerror(error.errno or 0)}"
-    return ""
+    error = listen_error(host, port)
+    if error is None:
+        return ""
+    if error.errno == errno.EADDRINUSE:
+        return f"is in use on {host}"
+    return f"cannot be used on {host}: {error.strerror}"

@@ -92,7 +92,9 @@ class ServiceProcess:
     async def stop(self, grace: float) -> Exit:
         """SIGTERM, and SIGKILL when the process is still there after `grace` seconds."""
         if self._process.returncode is None:
-            self._process.terminate()
+            # Not the process's own terminate(): it asks for the exit code first, and asyncio's watcher then finds none.
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGTERM)
         try:
             return await asyncio.wait_for(self.wait(), grace)
         except TimeoutError:

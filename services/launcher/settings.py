@@ -39,7 +39,7 @@ class LauncherSettings(StationSettings):
     detokenizer_flags: str = Field("", description=_flags("detokenizer"))
     ready_timeout: float = Field(600.0, gt=0, description="Seconds until the road must be ready the first time.")
     max_deaths: int = Field(3, ge=1, description="Deaths of a service within 60 s at which the launcher gives up.")
-    run_dir: Path = Field(Path(".run"), description="Folder of logs/NAME.log and NAME.pid.")
+    run_dir: Path = Field(Path(".run"), description="Folder of logs/NAME.log and NAME.pid, for one launcher at a time.")
 
     @field_validator("gateway_flags", "tokenizer_flags", "engine_flags", "detokenizer_flags")
     @classmethod

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.launcher.logs import MergedLog, readable
+from services.launcher.logs import MergedLog, last_error
 from services.launcher.process import Exit, ServiceProcess, ServiceSpec
 
 POLL_SECONDS = 0.1
@@ -97,7 +97,7 @@ class Supervisor:
     def request_stop(self) -> None:
         """What SIGINT and SIGTERM do: the first time stop in order, the second time kill."""
         if not self._stop.is_set():
-            self._log.say("stopping; a second Ctrl-C kills at once")
+            self._log.say("stopping; a second Ctrl-C kills at once", at_most_s=self._stop_timeout)
             self._stop.set()
             return
         self.killed = True
@@ -129,13 +129,16 @@ class Supervisor:
             if self._stop.is_set():
                 return
             now = time.monotonic()
-            self._report_death(spec.name, ended)
+            # The lines themselves were shown as they came.
+            error = last_error(ended.last_lines)
+            self._log.say(f"{spec.name} died ({ended})", level="error", **({"last_error": error} if error else {}))
+            why = f": {error}" if error else ""
             if not self._was_ready:
-                raise DiedBeforeReady(f"{spec.name} died before it was ever ready ({ended})")
+                raise DiedBeforeReady(f"{spec.name} died before it was ever ready ({ended}){why}")
             delay = deaths.note(now, uptime=now - started)
             if delay is None:
                 times, window = self._policy.max_deaths, self._policy.window
-                raise DiesTooOften(f"{spec.name} died {times} times within {window:g} s (the last time: {ended})")
+                raise DiesTooOften(f"{spec.name} died {times} times within {window:g} s (the last time: {ended}){why}")
             self._log.say(f"restarting {spec.name}", delay_s=delay)
             self._unready.set()
             with suppress(TimeoutError):
@@ -154,10 +157,6 @@ class Supervisor:
         finally:
             del self._running[spec.name]
             pid_file.unlink(missing_ok=True)
-
-    def _report_death(self, name: str, ended: Exit) -> None:
-        lines = [text for line in ended.last_lines for text in readable(line)]
-        self._log.say(f"{name} died ({ended})", level="error", last_lines="\n".join(lines))
 
     async def _watch_readiness(self) -> None:
         """Says when the road is ready, the first time and after each restart."""

@@ -10,13 +10,15 @@ from typing import Any
 
 Answer = Callable[[dict[str, Any]], AsyncIterator[bytes]]  # from the request's body to the whole response
 MODELS = b'{"object": "list", "data": [{"id": "tiny", "object": "model"}]}'
+NO_MODELS = b'{"object": "list", "data": []}'
 
 
 class FakeGateway:
     """What it was asked (`bodies`), and whether a client hung up on an answer (`hung_up`)."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: Answer, models: bytes) -> None:
         self._answer = answer
+        self._models = models
         self.bodies: list[dict[str, Any]] = []
         self.hung_up = asyncio.Event()
         self.url = ""
@@ -24,7 +26,7 @@ class FakeGateway:
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
         if head.startswith("get /v1/models"):
-            writer.write(response(200, MODELS))
+            writer.write(response(200, self._models))
         else:
             (length,) = (int(line.split(":")[1]) for line in head.splitlines() if line.startswith("content-length:"))
             self.bodies.append(json.loads(await reader.readexactly(length)))
@@ -59,8 +61,8 @@ DONE = b"data: [DONE]\n\n"
 
 
 @asynccontextmanager
-async def fake_gateway(answer: Answer) -> AsyncIterator[FakeGateway]:
-    gateway = FakeGateway(answer)
+async def fake_gateway(answer: Answer, models: bytes = MODELS) -> AsyncIterator[FakeGateway]:
+    gateway = FakeGateway(answer, models)
     server = await asyncio.start_server(gateway.handle, "127.0.0.1", 0)
     gateway.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     async with server:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from services.chat.client import ChatClient, ChatError, Sampling
-from tests.chat.fake_gateway import DONE, SSE_HEAD, Answer, event, fake_gateway, response
+from tests.chat.fake_gateway import DONE, NO_MODELS, SSE_HEAD, Answer, event, fake_gateway, response
 from tests.support.ports import free_ports
 
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -39,12 +39,28 @@ async def test_streams_the_deltas() -> None:
 
 
 async def test_sends_model_messages_and_sampling() -> None:
-    async with fake_gateway(replies(SSE_HEAD, DONE)) as gateway, ChatClient(gateway.url, Sampling(0.0, 7)) as client:
+    async with (
+        fake_gateway(replies(SSE_HEAD, DONE)) as gateway,
+        ChatClient(gateway.url, Sampling(0.0, 7, 1.2)) as client,
+    ):
         assert await client.model() == "tiny"
         assert [text async for text in client.stream("tiny", HELLO)] == []
         assert gateway.bodies == [
-            {"model": "tiny", "messages": HELLO, "stream": True, "temperature": 0.0, "max_tokens": 7}
+            {
+                "model": "tiny",
+                "messages": HELLO,
+                "stream": True,
+                "temperature": 0.0,
+                "max_tokens": 7,
+                "repetition_penalty": 1.2,
+            }
         ]
+
+
+async def test_a_gateway_without_a_model_says_so() -> None:
+    async with fake_gateway(replies(SSE_HEAD, DONE), NO_MODELS) as gateway, ChatClient(gateway.url) as client:
+        with pytest.raises(ChatError, match="serves no model yet"):
+            await client.model()
 
 
 async def test_line_separators_inside_the_text_do_not_split_an_event() -> None:

@@ -18,6 +18,7 @@ class SampleSettings(StationSettings):
     some_name: str = "default"
     fast: bool = False
     least: int = 0
+    most: int | None = None
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -40,6 +41,12 @@ def refused(args: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     printed = capsys.readouterr()
     assert printed.out == ""
     return printed.err
+
+
+def test_the_help_names_no_null(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        SampleSettings.parse(["--help"])
+    assert "--most int" in capsys.readouterr().out
 
 
 def test_defaults() -> None:

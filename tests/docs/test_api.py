@@ -62,7 +62,7 @@ async def app_client() -> AsyncIterator[tuple[Starlette, httpx.AsyncClient]]:
 
 
 async def test_routes() -> None:
-    async with app_client() as (app, _):
+    async with app_client() as (app, client):
         routes = [route for route in app.routes if isinstance(route, Route)]
         served = {
             f"{method} {route.path.replace(':path', '')}"
@@ -70,7 +70,9 @@ async def test_routes() -> None:
             for method in route.methods or ()
             if method != "HEAD"
         }
+        index = (await client.get("/")).json()
     assert {code(row["method and path"]) for row in table(PAGE, "Paths")} == served
+    assert set(index["paths"]) == served
 
 
 def test_every_parameter() -> None:

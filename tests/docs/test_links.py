@@ -31,6 +31,12 @@ def test_links(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_lines_of_prose_fit_the_codes_width(page: Path) -> None:
+    prose = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S)
+    assert [line for line in prose.splitlines() if len(line) > 120 and not line.startswith("|")] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_named_files_exist(page: Path) -> None:
     generated = "services/pb"
     named = [name for name in re.findall(r"`([\w./-]+)`", page.read_text()) if name.startswith(FOLDERS)]

@@ -50,7 +50,7 @@ async def test_a_failed_step_ends_every_request_and_the_engine_goes_on():
         assert (await engine.generate(request(max_tokens=2))).token_ids == [10, 11]
         assert await engine.health() == "SERVING"
         assert engine.registry.get_sample_value("postroad_engine_failed_steps_total") == 1
-        assert "ENGINE_FAILED" in [entry["outcome"] for entry in engine.request_logs()]
+        assert "engine_failed" in [entry["outcome"] for entry in engine.request_logs()]
 
 
 async def test_tokens_before_the_failure_are_delivered():

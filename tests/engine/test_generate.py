@@ -175,7 +175,7 @@ async def test_one_log_line_per_request_and_its_metrics():
         good, bad = engine.request_logs()
         assert (good["request_id"], good["outcome"], good["completion_tokens"]) == ("abc", "length", 4)
         assert {"schedule_wait_ms", "prefill_ms", "decode_ms"} <= good.keys()
-        assert (bad["request_id"], bad["outcome"], bad["param"]) == ("bad", "INVALID_ARGUMENT", "prompt_ids")
+        assert (bad["request_id"], bad["outcome"], bad["param"]) == ("bad", "invalid_argument", "prompt_ids")
 
         value = engine.registry.get_sample_value
         assert value("postroad_generation_tokens_total") == 4

@@ -77,6 +77,25 @@ def test_fields_of_stations_have_the_apis_names(param: str, expected: str) -> No
     assert from_station(errors.InvalidArgument("odd", param), "messages").param == expected
 
 
+@pytest.mark.parametrize(
+    ("message", "param", "expected"),
+    [
+        (
+            "template_kwargs: 'tools' cannot be set",
+            "template_kwargs_json",
+            "chat_template_kwargs: 'tools' cannot be set",
+        ),
+        ("prompt_ids has the token id 9", "prompt_ids", "prompt has the token id 9"),
+        ("prompt_ids[3] is odd", "prompt_ids[3]", "prompt[3] is odd"),
+        ("temperature must be at most 2", "temperature", "temperature must be at most 2"),
+        ("the chat template refused the messages: prompt_ids", "messages_json", None),
+        ("", "prompt_ids", None),
+    ],
+)
+def test_messages_of_stations_have_the_apis_names(message: str, param: str, expected: str | None) -> None:
+    assert from_station(errors.InvalidArgument(message, param), "prompt").message == (expected or message)
+
+
 async def test_fieldbug_17_context_length_has_openais_code_and_both_numbers(gateway: RunningGateway) -> None:
     error = errors.ContextLengthExceeded("the prompt has 5000 tokens, the limit is 2048")
     gateway.stations.detokenizer.script = failing(error)

@@ -35,10 +35,15 @@ async def test_requests_are_counted_by_route_and_status(gateway: RunningGateway)
     name = "postroad_http_requests_total"
     assert found[name, ("/v1/chat/completions", "200")] == 2
     assert found[name, ("/v1/chat/completions", "400")] == 1
-    assert found[name, ("/v1/models/{model:path}", "200")] == 1
+    assert found[name, ("/v1/models/{model}", "200")] == 1
     assert found[name, ("other", "404")] == 1
     assert found[name, ("/v1/completions", "499")] == 1
     assert found["postroad_http_requests_in_flight", ()] == 0
+
+
+async def test_no_series_tells_when_another_was_made(gateway: RunningGateway) -> None:
+    await gateway.chat()
+    assert [name for name, _ in await samples(gateway) if name.endswith("_created")] == []
 
 
 async def test_each_phase_of_a_finished_request_is_observed(gateway: RunningGateway) -> None:

@@ -20,7 +20,7 @@ def report(tracing: Tracing, times: RequestTimes, traceparent: str | None) -> st
     log: Any = structlog.wrap_logger(None, processors=[structlog.testing.LogCapture()])
     settings = GatewaySettings.parse([])
     span = tracing.open("request", traceparent)
-    record = RequestRecord("id", "/v1/completions", span, outcome="finished", times=times)
+    record = RequestRecord("id", "/v1/completions", span, answered=True, times=times)
     Gateway(settings, tracing, log).reporter.report(record, 200)
     tracing.close()
     return span.traceparent

@@ -136,7 +136,7 @@ async def test_a_finished_request_on_a_kept_connection_is_no_disconnect(gateway:
     for _ in range(3):
         assert (await gateway.chat()).status_code == 200
     await until(lambda: len(gateway.request_lines()) == 3)
-    assert [line["outcome"] for line in gateway.request_lines()] == ["finished"] * 3
+    assert [line["outcome"] for line in gateway.request_lines()] == ["stop"] * 3
 
 
 async def test_the_first_reason_to_end_wins() -> None:

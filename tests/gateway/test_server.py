@@ -89,5 +89,5 @@ async def test_the_process_serves_and_stops_on_sigterm() -> None:
         await stations.stop()
     assert process.returncode == 0
     lines = output.decode().splitlines()
-    assert any('"event": "request"' in line and '"outcome": "finished"' in line for line in lines)
+    assert any('"event": "request"' in line and '"outcome": "stop"' in line for line in lines)
     assert '"event": "stopped"' in lines[-1]

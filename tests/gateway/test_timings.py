@@ -102,7 +102,7 @@ async def test_one_log_line_per_request_with_all_phases(gateway: RunningGateway)
     await until(lambda: len(gateway.request_lines()) == 1)
     [line] = gateway.request_lines()
     assert line["request_id"] == response.headers["x-request-id"]
-    assert (line["outcome"], line["status"], line["finish_reason"]) == ("finished", 200, "stop")
+    assert (line["outcome"], line["status"]) == ("stop", 200)
     assert (line["prompt_tokens"], line["completion_tokens"], line["cached_tokens"]) == (8, 2, 3)
     assert {f"{name}_ms" for name in PHASES} < set(line)
     assert line["total_ms"] >= line["time_to_first_token_ms"]
@@ -112,4 +112,4 @@ async def test_a_failed_request_logs_its_reason(gateway: RunningGateway) -> None
     await gateway.chat(temperature=9)
     await until(lambda: len(gateway.request_lines()) == 1)
     [line] = gateway.request_lines()
-    assert (line["outcome"], line["status"], line["reason"]) == ("failed", 400, "invalid_value")
+    assert (line["outcome"], line["status"]) == ("invalid_value", 400)

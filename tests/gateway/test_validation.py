@@ -35,6 +35,30 @@ async def test_a_body_that_is_no_json_object_gets_400(gateway: RunningGateway, b
         assert set(error) == {"message", "type", "param", "code"}
 
 
+async def test_an_empty_body_is_called_empty(gateway: RunningGateway) -> None:
+    for body in (b"", b" \n"):
+        error = (await gateway.http.post("/v1/chat/completions", content=body)).json()["error"]
+        assert error["message"] == "the body is empty; it must be a JSON object"
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ('{"messages": "hello"}', "messages: expected array, got string"),
+        ('{"temperature": "hot"}', "temperature: expected number or null, got string"),
+        ('{"max_tokens": 1.5}', "max_tokens: expected integer or null, got number"),
+        ('{"stream": 1}', "stream: expected boolean or null, got integer"),
+        ('{"stop": 3}', "stop: expected string, array or null, got integer"),
+        ('{"messages": [{"content": "x"}]}', "messages[0]: object missing required field `role`"),
+        ("[]", "the request body: expected object, got array"),
+    ],
+)
+async def test_types_are_called_by_jsons_names(gateway: RunningGateway, body: str, message: str) -> None:
+    response = await gateway.http.post("/v1/chat/completions", content=body)
+    assert response.status_code == 400
+    assert response.json()["error"]["message"] == message
+
+
 async def test_the_content_type_does_not_matter(gateway: RunningGateway) -> None:
     body = b'{"messages": [{"role": "user", "content": "x"}]}'
     for content_type in ("text/plain", "application/x-www-form-urlencoded", "application/json; charset=utf-8"):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from services.launcher.logs import MergedLog, readable
+from services.launcher.logs import MergedLog, last_error, readable
 
 
 def test_a_structured_line_becomes_time_level_event_and_fields() -> None:
@@ -40,6 +40,52 @@ def test_a_traceback_stands_below_its_line() -> None:
 @pytest.mark.parametrize("raw", ["plain words", '{"broken": ', '{"no": "event"}', "[1]", ""])
 def test_any_other_line_stays_as_it_is(raw: str) -> None:
     assert readable(raw.encode()) == [raw]
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (57530.4, "57530"),
+        (1234567.0, "1234567"),
+        (999.96, "1000"),
+        (12.3456, "12.35"),
+        (0.00001234, "0.00001234"),
+        (0.0, "0"),
+    ],
+)
+def test_numbers_are_never_in_scientific_notation(value: float, shown: str) -> None:
+    (line,) = readable(json.dumps({"event": "x", "value": value}).encode())
+    assert line.endswith(f" value={shown}")
+
+
+def test_lines_of_another_form_are_json_too(tmp_path: Path) -> None:
+    out = io.StringIO()
+    log = MergedLog(tmp_path, ["engine"], out, "json")
+    log.line("engine", b'UserWarning: "\xff"')
+    log.close()
+    entry = json.loads(out.getvalue())
+    assert (entry["station"], entry["event"], entry["line"]) == ("engine", "output", 'UserWarning: "\ufffd"')
+    assert (tmp_path / "engine.log").read_bytes() == b'UserWarning: "\xff"\n', "the file has it as it was"
+
+
+INFO = b'{"event": "loading", "level": "info"}'
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ([INFO, b"Traceback:", b'  File "x"', b"OSError: no such file", b""], "OSError: no such file"),
+        ([b'{"event": "no model", "level": "error", "error": "not a folder"}', INFO], "no model: not a folder"),
+        (
+            [b'{"event": "failed", "level": "error", "exception": "Traceback:\\n  x\\nKeyError: 1"}'],
+            "failed: KeyError: 1",
+        ),
+        ([b"UserWarning: long ago", INFO], ""),
+        ([], ""),
+    ],
+)
+def test_the_last_error(lines: list[bytes], said: str) -> None:
+    assert last_error(lines) == said
 
 
 def test_bytes_that_are_not_utf8_are_shown_and_kept(tmp_path: Path) -> None:

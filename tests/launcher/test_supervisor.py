@@ -30,6 +30,15 @@ class FakeRoad(Program):
         entry: dict[str, Any] = json.loads(line)
         return entry
 
+    def wait_for_output(self, start: str) -> str:
+        """A line that a service wrote in no form of the log's."""
+        line = self.wait_for_line(lambda line: f'"line": "{start}' in line, start)
+        return str(json.loads(line)["line"])
+
+    def outputs(self, end: str) -> list[str]:
+        lines = [str(json.loads(line).get("line", "")) for line in self.lines]
+        return [line for line in lines if line.endswith(end)]
+
     def service_pid(self, name: str) -> int:
         return int((self.run_dir / f"{name}.pid").read_text())
 
@@ -38,8 +47,10 @@ def test_one_that_dies_before_it_was_ready_stops_all(tmp_path: Path) -> None:
     with FakeRoad(tmp_path, gateway=STEADY, engine="print('no such model'); sys.exit(3)") as road:
         gateway = road.wait_for_event("started gateway")["pid"]
         assert road.wait() == 1
-        assert "gave up: engine died before it was ever ready (exit code 3)" in road.lines[-1]
-        assert any("last_lines" in line and "no such model" in line for line in road.lines)
+        assert json.loads(road.lines[-1])["event"] == (
+            "gave up: engine died before it was ever ready (exit code 3): no such model"
+        )
+        assert sum("no such model" in line for line in road.lines) == 3, "said, with the death, and at the end"
         assert not is_alive(gateway)
 
 
@@ -50,7 +61,7 @@ def test_not_ready_in_time_is_a_failure(tmp_path: Path) -> None:
         assert "gave up: not ready after 1.5 s" in road.lines[-1]
 
 
-def test_one_that_dies_later_is_restarted_and_its_last_lines_are_shown(tmp_path: Path) -> None:
+def test_one_that_dies_later_is_restarted_and_its_last_error_is_shown(tmp_path: Path) -> None:
     with FakeRoad(tmp_path, gateway=STEADY, engine="print('run', runs())\nserve()") as road:
         road.wait_for_event("ready")
         first, gateway = road.service_pid("engine"), road.service_pid("gateway")
@@ -58,7 +69,7 @@ def test_one_that_dies_later_is_restarted_and_its_last_lines_are_shown(tmp_path:
         os.kill(first, signal.SIGKILL)
         died = road.wait_for_event("engine died")
         assert died["event"] == "engine died (killed by SIGKILL)"
-        assert died["last_lines"] == "run 1"
+        assert died["last_error"] == "run 1"
         assert road.wait_for_event("restarting engine")["delay_s"] == 0.05
         assert road.wait_for_event("started engine")["pid"] != first
         road.wait_for_event("ready again")
@@ -75,7 +86,7 @@ def test_the_third_death_within_the_window_stops_all(tmp_path: Path) -> None:
         gateway = road.service_pid("gateway")
         (tmp_path / "go").touch()
         assert road.wait() == 1
-        assert "gave up: engine died 3 times within 60 s (the last time: exit code 7)" in road.lines[-1]
+        assert "gave up: engine died 3 times within 60 s (the last time: exit code 7): run 3" in road.lines[-1]
         delays = [json.loads(line)["delay_s"] for line in road.lines if '"event": "restarting' in line]
         assert delays == [0.05, 0.1]
         assert not is_alive(gateway)
@@ -92,7 +103,7 @@ def test_a_signal_stops_all_the_entrance_first(tmp_path: Path, number: signal.Si
         pids = [road.service_pid(name) for name in ("gateway", "tokenizer", "engine")]
         road.send(number)
         assert road.wait() == 0
-        ends = [line for line in road.lines if line.endswith(" ends")]
+        ends = road.outputs(" ends")
         assert ends[0] == "gateway ends"
         assert sorted(ends[1:]) == ["engine ends", "tokenizer ends"]
         assert not any(map(is_alive, pids))
@@ -115,10 +126,25 @@ def test_a_second_interrupt_kills_at_once(tmp_path: Path) -> None:
         road.wait_for_event("ready")
         pids = [road.service_pid(name) for name in ("gateway", "engine")]
         road.send(signal.SIGINT)
-        road.wait_for_line(lambda line: line == "not yet", "SIGTERM arrived")
+        road.wait_for_output("not yet")
         road.send(signal.SIGINT)
         assert road.wait() == 130
         assert not any(map(is_alive, pids))
+
+
+def test_a_service_that_is_killed_while_it_is_to_be_stopped_keeps_its_exit_code_and_the_log_its_form(
+    tmp_path: Path,
+) -> None:
+    """The second Ctrl-C kills the engine before its own SIGTERM: asyncio's watcher must be the one to find it dead."""
+    deaf = "signal.signal(signal.SIGTERM, lambda *_: print('not yet', flush=True))\nup()\nwhile True: signal.pause()"
+    others = {f"station{number}": deaf for number in range(6)}
+    with FakeRoad(tmp_path, gateway=deaf, **others) as road:
+        road.wait_for_event("ready")
+        road.send(signal.SIGINT)
+        road.wait_for_output("not yet")
+        road.send(signal.SIGINT)
+        assert road.wait() == 130
+        assert all("event" in json.loads(line) for line in road.lines), "asyncio has nothing to complain of"
 
 
 def test_an_interrupt_during_the_start_stops_all(tmp_path: Path) -> None:
@@ -126,7 +152,7 @@ def test_an_interrupt_during_the_start_stops_all(tmp_path: Path) -> None:
         "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\nprint('waits', flush=True)\nwhile True: signal.pause()"
     )
     with FakeRoad(tmp_path, gateway=STEADY, engine=waits) as road:
-        road.wait_for_line(lambda line: line == "waits", "the engine runs")
+        road.wait_for_output("waits")
         road.send(signal.SIGINT)
         assert road.wait() == 0
 
@@ -149,7 +175,7 @@ def test_what_a_dead_service_left_behind_is_killed(tmp_path: Path) -> None:
         "serve()"
     )
     with FakeRoad(tmp_path, gateway=STEADY, engine=code) as road:
-        child = int(road.wait_for_line(lambda line: line.startswith("child"), "a child runs").split()[1])
+        child = int(road.wait_for_output("child").split()[1])
         road.wait_for_event("ready")
         os.kill(road.service_pid("engine"), signal.SIGKILL)
         road.wait_for_event("engine died")

@@ -48,7 +48,7 @@ class Endpoint(ABC):
         record = self._open_record(scope)
         try:
             await self._serve_in_scope(scope, receive, reply, record)
-            record.outcome = "finished"
+            record.answered = True
         except ClientDisconnected:
             pass
         except (ApiError, PostroadError) as error:
@@ -77,8 +77,8 @@ class Endpoint(ABC):
 
     async def _fail(self, error: ApiError | PostroadError, reply: Reply, record: RequestRecord) -> None:
         api_error = error if isinstance(error, ApiError) else from_station(error, self._prompt_field)
-        record.outcome = "failed"
-        record.reason = api_error.code or api_error.kind
+        own = api_error.code or api_error.kind
+        record.reason = error.reason.lower() if isinstance(error, PostroadError) else own
         try:
             async with asyncio.timeout(_ERROR_SEND_TIMEOUT):
                 await reply.error(api_error)

@@ -1,4 +1,4 @@
-"""What operators and tests ask: GET /health, /ready, /metrics, /debug/read_out."""
+"""What operators and tests ask: GET /, /health, /ready, /metrics, /debug/read_out."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from services.gateway.errors import ApiError
 from services.gateway.gateway import Gateway
+from services.gateway.middleware import path_of
 
 
 class OperationsEndpoints:
@@ -16,6 +18,17 @@ class OperationsEndpoints:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
+
+    async def index(self, request: Request) -> Response:
+        """What there is: method and path of every route."""
+        routes = [route for route in request.app.routes if isinstance(route, Route)]
+        paths = [
+            f"{method} {path_of(route)}"
+            for route in routes
+            for method in sorted(route.methods or ())
+            if method != "HEAD"
+        ]
+        return _json({"name": "postroad", "paths": paths})
 
     async def health(self, _request: Request) -> Response:
         """200: the process is alive."""
