@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 
 from services.engine.executor.base import Executor
+from services.engine.executor.errors import BrokenSequencesError
 from services.engine.scheduler.counters import Counters
 from services.engine.scheduler.kv_cache import KvReadOut
 from services.engine.scheduler.scheduler import Scheduler
@@ -152,6 +153,7 @@ class EngineCore:
         """Starts over with nothing; gives up when that does not help."""
         failed = self._scheduler.reset()
         report(StepReport(number=self._step_number, state=self.state(), failed=failed, error=error))
-        self._failures += 1
+        if not isinstance(error, BrokenSequencesError):  # a request's own fault says nothing of the next step
+            self._failures += 1
         if self._failures >= MAX_FAILURES_IN_A_ROW:
             raise EngineBroken(f"{self._failures} steps in a row failed") from error

@@ -9,8 +9,9 @@ from __future__ import annotations
 import itertools
 import time
 
-from services.common.errors import EngineFailed, PostroadError, QueueFull
+from services.common.errors import EngineFailed, Internal, PostroadError, QueueFull
 from services.engine.core import EngineCore, StepReport
+from services.engine.executor.errors import BrokenSequencesError
 from services.engine.requests import LiveRequest
 from services.engine.scheduler.sequence import FinishReason, Sequence
 from services.engine.validation import ModelLimits, sequence_from_request
@@ -77,8 +78,11 @@ class Engine:
         for sequence_id in report.cancelled:
             self._end(sequence_id, FinishReason.CANCELLED, None)
         if report.failed:
-            error = EngineFailed("a step of the engine failed; the request may be sent again")
+            at_fault = report.error.sequence_ids if isinstance(report.error, BrokenSequencesError) else frozenset()
             for sequence in report.failed:
+                error: PostroadError = EngineFailed("a step of the engine failed; the request may be sent again")
+                if sequence.sequence_id in at_fault:
+                    error = Internal("the model gives no finite logits for this request")
                 self._end(sequence.sequence_id, FinishReason.ERROR, error)
 
     def _end(self, sequence_id: int, reason: FinishReason, error: PostroadError | None) -> None:

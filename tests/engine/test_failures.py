@@ -7,7 +7,9 @@ import asyncio
 import grpc
 import pytest
 
-from services.common.errors import EngineFailed, from_rpc
+from services.common.errors import EngineFailed, Internal, from_rpc
+from services.engine.core import MAX_FAILURES_IN_A_ROW
+from services.engine.executor.errors import BrokenSequencesError
 from services.engine.loading.errors import ModelNotFound
 from services.engine.plan import StepPlan, StepResult
 from services.engine.scheduler.config import SchedulerConfig
@@ -51,6 +53,37 @@ async def test_a_failed_step_ends_every_request_and_the_engine_goes_on():
         assert await engine.health() == "SERVING"
         assert engine.registry.get_sample_value("postroad_engine_failed_steps_total") == 1
         assert "engine_failed" in [entry["outcome"] for entry in engine.request_logs()]
+
+
+class PoisonedExecutor:
+    """Has no finite logits for prompts that begin with `POISON`."""
+
+    POISON = 7
+
+    def __init__(self) -> None:
+        self._inner = scripted(10, 11, 12)
+        self.info = self._inner.info
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        if broken := [s.sequence_id for s in plan.sequences if s.sampling and s.sampling.prompt_ids[0] == self.POISON]:
+            raise BrokenSequencesError(broken)
+        return self._inner.execute(plan)
+
+    def close(self) -> None:
+        pass
+
+
+async def test_a_request_that_breaks_its_step_is_not_to_be_sent_again_and_does_not_end_the_engine():
+    async with running_engine(PoisonedExecutor()) as engine:
+        calls = [engine.generate(request([first, 5], max_tokens=3)) for first in (1, PoisonedExecutor.POISON)]
+        fine, poisoned = await asyncio.gather(*calls, return_exceptions=True)
+        assert isinstance(poisoned, Internal)
+        assert isinstance(fine, EngineFailed) or fine.token_ids == [10, 11, 12]
+        for _ in range(MAX_FAILURES_IN_A_ROW):
+            with pytest.raises(Internal):
+                await engine.generate(request([PoisonedExecutor.POISON], max_tokens=3))
+        assert (await engine.generate(request(max_tokens=2))).token_ids == [10, 11]
+        assert await engine.health() == "SERVING"
 
 
 async def test_tokens_before_the_failure_are_delivered():

@@ -24,7 +24,10 @@ class Executor(Protocol):
     info: ExecutorInfo
 
     def execute(self, plan: StepPlan) -> StepResult:
-        """Runs one step. Whatever it raises fails every request of the engine; the KV pool's content is then void."""
+        """Runs one step. Whatever it raises fails every request of the engine; the KV pool's content is then void.
+
+        BrokenSequencesError names the requests at fault: the others may be sent again.
+        """
         ...
 
     def close(self) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 
 class NonFiniteLogitsError(RuntimeError):
@@ -11,3 +12,20 @@ class NonFiniteLogitsError(RuntimeError):
     def __init__(self, rows: Sequence[int]) -> None:
         super().__init__(f"logits are not finite in rows {list(rows)}")
         self.rows = tuple(rows)
+
+
+class BrokenSequencesError(RuntimeError):
+    """The model gives these sequences no finite logits: sending them again would not help."""
+
+    def __init__(self, sequence_ids: Sequence[int]) -> None:
+        super().__init__(f"no finite logits for the sequences {list(sequence_ids)}")
+        self.sequence_ids = frozenset(sequence_ids)
+
+
+@contextmanager
+def naming_sequences(sampled_ids: Sequence[int]) -> Iterator[None]:
+    """Around sampling: names the sequences of broken rows. sampled_ids: the sequence id of each row of logits."""
+    try:
+        yield
+    except NonFiniteLogitsError as error:
+        raise BrokenSequencesError([sampled_ids[row] for row in error.rows]) from error

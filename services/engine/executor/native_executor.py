@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from services.engine.executor.base import ExecutorInfo
+from services.engine.executor.errors import naming_sequences
 from services.engine.executor.native_sampler import sample
 from services.engine.plan import SamplingJob, SequencePlan, StepPlan, StepResult
 
@@ -75,7 +76,7 @@ class NativeExecutor:
         self._threads = threads
 
     def execute(self, plan: StepPlan) -> StepResult:
-        """Runs one step. Raises NonFiniteLogitsError when a sequence's logits are broken."""
+        """Runs one step. Raises BrokenSequencesError for logits that are not finite."""
         if not plan.sequences:
             return StepResult(plan.number, {})
         step = FlatStep.build(plan.sequences, self.info.page_size)
@@ -88,7 +89,8 @@ class NativeExecutor:
             page_table_offsets=step.page_table_offsets,
             logit_rows=step.logit_rows,
         )
-        tokens = sample(logits, step.jobs, self._threads) if step.jobs else []
+        with naming_sequences(step.sampled_ids):
+            tokens = sample(logits, step.jobs, self._threads) if step.jobs else []
         return StepResult(plan.number, dict(zip(step.sampled_ids, tokens, strict=True)))
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ import torch
 from services.engine.executor.attention import AttentionBackend, TorchAttention
 from services.engine.executor.base import ExecutorInfo
 from services.engine.executor.batch import StepBatch
+from services.engine.executor.errors import naming_sequences
 from services.engine.executor.kv_pool import DEFAULT_PAGE_SIZE, KvPool
 from services.engine.executor.sampler import sample
 from services.engine.models.decoder import Decoder
@@ -37,7 +38,7 @@ class TorchExecutor:
         self._attention: AttentionBackend = TorchAttention(self._pool)
 
     def execute(self, plan: StepPlan) -> StepResult:
-        """Runs one step. Raises NonFiniteLogitsError when a sequence's logits are broken; the KV pool is then empty."""
+        """Runs one step. Raises BrokenSequencesError for logits that are not finite; the KV pool is then empty."""
         if not plan.sequences:
             return StepResult(plan.number, {})
         try:
@@ -58,4 +59,5 @@ class TorchExecutor:
         if not batch.jobs:
             return {}
         logits = self._model.logits(hidden_states[batch.sampled_rows])
-        return dict(zip(batch.sampled_ids, sample(logits, batch.jobs), strict=True))
+        with naming_sequences(batch.sampled_ids):
+            return dict(zip(batch.sampled_ids, sample(logits, batch.jobs), strict=True))

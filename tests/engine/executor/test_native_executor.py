@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("postroad_native")
 
-from services.engine.executor.errors import NonFiniteLogitsError
+from services.engine.executor.errors import BrokenSequencesError
 from services.engine.executor.native_executor import FlatStep, NativeExecutor
 from services.engine.executor.torch_executor import TorchExecutor
 from services.engine.loading.random_weights import random_weights
@@ -135,7 +135,7 @@ def test_broken_logits_fail_the_step_and_leave_no_trace(weight_format: str) -> N
     executor = NativeExecutor(load_model(config, weights.items(), healthy.info, 1, weight_format), healthy.info, 1)
     pages = [0, 1, 2, 3]
     fine = Sequence(1, [1, 2, 3], [4])
-    with pytest.raises(NonFiniteLogitsError, match=r"rows \[1\]"):
+    with pytest.raises(BrokenSequencesError, match=r"sequences \[2\]"):
         step(executor, (fine, None), (Sequence(2, [broken_token] * 40, pages), None))
     sequence = Sequence(3, [1 + token % 96 for token in _prompt(40, 21)], pages)
     decode(executor, sequence, num_steps=3)  # ends inside a page that the broken step had filled

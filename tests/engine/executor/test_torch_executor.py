@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from services.engine.executor.errors import NonFiniteLogitsError
+from services.engine.executor.errors import BrokenSequencesError
 from services.engine.executor.kv_pool import KvPool, kv_bytes_per_page
 from services.engine.executor.torch_executor import TorchExecutor
 from services.engine.models.decoder import Decoder
@@ -171,7 +171,7 @@ def test_broken_logits_fail_the_step_and_leave_no_trace(
     healthy = weight.clone()
     weight[3] = torch.nan
     try:
-        with pytest.raises(NonFiniteLogitsError, match=r"rows \[0\]"):
+        with pytest.raises(BrokenSequencesError, match=r"sequences \[1\]"):
             step(executor, (Sequence(1, _prompt(39, 16), pages), None))
     finally:
         weight.copy_(healthy)
