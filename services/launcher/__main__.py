@@ -13,7 +13,7 @@ import httpx
 from services.launcher.logs import MergedLog
 from services.launcher.ports import port_problems
 from services.launcher.road import Road, plan_road
-from services.launcher.run_dir import RunDirInUse, hold
+from services.launcher.run_dir import RunDirError, hold
 from services.launcher.settings import LauncherSettings
 from services.launcher.supervisor import RestartPolicy, Supervisor, supervise
 
@@ -38,7 +38,7 @@ def main() -> int:
     try:
         with hold(settings.run_dir):
             return asyncio.run(_serve(settings, road))
-    except RunDirInUse as error:
+    except RunDirError as error:
         print(f"postroad: {error}", file=sys.stderr)
         return 1
 

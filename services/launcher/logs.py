@@ -27,6 +27,7 @@ class MergedLog:
         self._files: dict[str, BinaryIO] = {
             name: (folder / f"{name}.log").open("wb", buffering=0) for name in (*names, LAUNCHER)
         }
+        self._unwritable: set[str] = set()  # whose file refuses lines, a full disk for instance
         self._out = out
         self._format = log_format
         colour = out.isatty() and not os.environ.get("NO_COLOR")
@@ -34,7 +35,7 @@ class MergedLog:
 
     def line(self, name: str, raw: bytes) -> None:
         """One line that service `name` wrote, without its line end."""
-        self._files[name].write(raw + b"\n")
+        self._keep(name, raw)
         if self._format == "json":
             text = raw.decode(errors="replace")
             self._show((text if structured(raw) else _entry(name, "output", "info", line=text)) + "\n")
@@ -56,9 +57,20 @@ class MergedLog:
         for file in self._files.values():
             file.close()
 
+    def _keep(self, name: str, raw: bytes) -> None:
+        # Whatever becomes of the file, the service's output is read on: a pipe that fills up would stop the service.
+        try:
+            self._files[name].write(raw + b"\n")
+        except OSError as error:
+            if name not in self._unwritable:
+                self._unwritable.add(name)
+                self.say(f"the log file of {name} takes no lines", level="error", cause=error.strerror)
+        else:
+            self._unwritable.discard(name)
+
     def _show(self, text: str) -> None:
-        # Who reads our output may go away (a pipe into `head`); the services and their files go on.
-        with suppress(BrokenPipeError):
+        # Who reads our output may go away (a pipe into `head`, a terminal); the services and their files go on.
+        with suppress(OSError):
             self._out.write(text)
             self._out.flush()
 

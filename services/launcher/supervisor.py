@@ -15,6 +15,7 @@ from services.launcher.logs import MergedLog, last_error
 from services.launcher.process import Exit, ServiceProcess, ServiceSpec
 
 POLL_SECONDS = 0.1
+GIVE_UP_SECONDS = 5.0  # that the others get to stop when the launcher gives up: what they wait for may never come back
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -112,9 +113,10 @@ class Supervisor:
         try:
             await asyncio.wait([stop, watcher, *keepers], return_when=asyncio.FIRST_COMPLETED)
         finally:
+            grace = self._stop_timeout if self._stop.is_set() else min(self._stop_timeout, GIVE_UP_SECONDS)
             self._stop.set()
             watcher.cancel()
-            await self._stop_processes()
+            await self._stop_processes(grace)
             results = await asyncio.gather(watcher, *keepers, return_exceptions=True)
         for result in results:
             if isinstance(result, Exception):
@@ -147,7 +149,8 @@ class Supervisor:
     async def _run_once(self, spec: ServiceSpec) -> Exit:
         process = await ServiceProcess.start(spec, lambda line: self._log.line(spec.name, line))
         pid_file = self._run_dir / f"{spec.name}.pid"
-        pid_file.write_text(f"{process.pid}\n")
+        with suppress(OSError):  # a full disk is no reason to stop a service
+            pid_file.write_text(f"{process.pid}\n")
         self._running[spec.name] = process
         self._log.say(f"started {spec.name}", pid=process.pid)
         try:
@@ -178,11 +181,11 @@ class Supervisor:
         while len(self._running) < len(self._specs) or not await self._is_ready():  # noqa: ASYNC110 (not ours to signal)
             await asyncio.sleep(POLL_SECONDS)
 
-    async def _stop_processes(self) -> None:
+    async def _stop_processes(self, grace: float) -> None:
         """The entrance first: the services behind it then have nothing left to finish."""
         for entrance in (True, False):
             names = [spec.name for spec in self._specs if spec.entrance is entrance]
-            stopping = [self._running[name].stop(self._stop_timeout) for name in names if name in self._running]
+            stopping = [self._running[name].stop(grace) for name in names if name in self._running]
             await asyncio.gather(*stopping)
 
 

@@ -120,3 +120,17 @@ def test_a_reader_that_went_away_does_not_stop_the_files(tmp_path: Path) -> None
     log.line("engine", b"still here")
     log.close()
     assert (tmp_path / "engine.log").read_text() == "still here\n"
+
+
+def test_a_full_disk_is_told_once_and_stops_nobody(tmp_path: Path) -> None:
+    """/dev/full refuses every byte, as a full disk does."""
+    out = io.StringIO()
+    (tmp_path / "engine.log").symlink_to("/dev/full")
+    log = MergedLog(tmp_path, ["engine"], out, "text")
+    for number in range(3):
+        log.line("engine", f"line {number}".encode())
+    log.close()
+    shown = out.getvalue()
+    assert [f"line {number}" in shown for number in range(3)] == [True] * 3
+    assert shown.count("the log file of engine takes no lines") == 1
+    assert "takes no lines" in (tmp_path / "launcher.log").read_text()

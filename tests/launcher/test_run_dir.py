@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from services.launcher.run_dir import RunDirInUse, hold
+from services.launcher.run_dir import RunDirError, RunDirInUse, hold
 from tests.support.ports import free_ports
 from tests.support.processes import Program
 
@@ -42,6 +42,13 @@ def test_a_second_launcher_is_refused_and_touches_nothing(tmp_path: Path) -> Non
         )
         assert (logs / "engine.log").read_text() == "of the first\n"
         assert (tmp_path / "launcher.pid").read_text() == f"{holder.pid}\n"
+
+
+@pytest.mark.parametrize("below", ["file", "file/folder"])
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, below: str) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunDirError, match=f"--run-dir {tmp_path / below} cannot be used"), hold(tmp_path / below):
+        pass
 
 
 def test_a_launcher_that_was_killed_holds_nothing(tmp_path: Path) -> None:
