@@ -13,7 +13,11 @@ from typing import Self
 from starlette.types import Receive
 
 from services.common.errors import DeadlineExceeded
-from services.gateway.errors import ClientDisconnected
+from services.gateway.errors import ApiError, ClientDisconnected
+
+
+def _body_too_slow() -> ApiError:
+    return ApiError(408, "the request body did not arrive in time", code="request_timeout")
 
 
 class RequestScope:
@@ -25,6 +29,7 @@ class RequestScope:
     def __init__(self, registry: set[RequestScope], deadline: float) -> None:
         self._registry = registry
         self._deadline = deadline
+        self._timed_out: Exception = _body_too_slow()
         self._error: Exception | None = None
         self._watcher: asyncio.Task[None] | None = None
 
@@ -34,8 +39,7 @@ class RequestScope:
         self._task = task
         self._cancelling = task.cancelling()  # cancel requests that are not ours
         left = self._deadline - time.monotonic()
-        timed_out = DeadlineExceeded("the request took longer than the server allows")
-        self._timer = asyncio.get_running_loop().call_later(left, self.end, timed_out)
+        self._timer = asyncio.get_running_loop().call_later(left, self._time_out)
         self._registry.add(self)
         return self
 
@@ -57,11 +61,16 @@ class RequestScope:
             self._error = error
             self._task.cancel()
 
+    def _time_out(self) -> None:
+        self.end(self._timed_out)
+
     def watch_client(self, receive: Receive) -> None:
         """Ends the block when the client disconnects. To be called once the body is read: `receive` is then ours.
 
-        Only a pending `receive` notices a disconnect, hence a task that awaits nothing else.
+        Only a pending `receive` notices a disconnect, hence a task that awaits nothing else. From here on the deadline
+        is the server's failure.
         """
+        self._timed_out = DeadlineExceeded("the request took longer than the server allows")
         self._watcher = asyncio.create_task(self._watch(receive))
 
     async def _watch(self, receive: Receive) -> None:
@@ -80,7 +89,10 @@ class RequestScopes:
         return len(self._open)
 
     def open(self, deadline: float) -> RequestScope:
-        """A scope that ends with DeadlineExceeded at `deadline`, seconds of time.monotonic()."""
+        """A scope that ends at `deadline`, seconds of time.monotonic().
+
+        With ApiError 408 while the request's body is still awaited, later with DeadlineExceeded.
+        """
         return RequestScope(self._open, deadline)
 
     def end_all(self, error: Exception) -> None:

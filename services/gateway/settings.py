@@ -24,6 +24,15 @@ class GatewaySettings(StationSettings):
     engines: str = Field("127.0.0.1:50052", description="Engine replicas: host:port, comma-separated.")
     # JSON is parsed on the event loop, 3 to 20 ms per MiB; 8 MiB of text are some two million tokens.
     max_body_bytes: int = Field(8 * 1024 * 1024, ge=1, description="Largest request body; a larger one gets 413.")
+    max_header_bytes: int = Field(
+        64 * 1024, ge=1024, description="Largest request line and headers together; larger ones get 431."
+    )
+    header_timeout: float = Field(
+        30.0, gt=0, description="Seconds for a new connection, or a request begun, to have sent all its headers."
+    )
+    max_connections: int = Field(
+        2048, ge=1, description="Connections of clients at a time; one more gets 503 and is closed."
+    )
     request_timeout: float = Field(600.0, gt=0, description="Seconds from a request's arrival to its last byte.")
     retry_wait: float = Field(
         30.0, ge=0, description="Seconds that a request without a token yet waits for a station to come back."

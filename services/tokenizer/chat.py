@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -52,13 +53,20 @@ def _parse_json(text: str, name: str) -> Any:
         raise InvalidArgument(f"{name}: holds half of a surrogate pair, which is not a character", name) from None
     except RecursionError:
         raise InvalidArgument(f"{name}: is nested too deeply", name) from None
-    except ValueError as error:
+    except (json.JSONDecodeError, _NotJson) as error:
         raise InvalidArgument(f"{name}: is not valid JSON: {error}", name) from None
+    except ValueError:  # Python's own words are about how to switch its limit off
+        digits = sys.get_int_max_str_digits()
+        raise InvalidArgument(f"{name}: holds an integer of more than {digits} digits", name) from None
     return value
 
 
+class _NotJson(ValueError):
+    """A value that Python's parser would take."""
+
+
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a JSON value")
+    raise _NotJson(f"{name} is not a JSON value")
 
 
 def _check_message(message: Any, name: str) -> dict[str, Any]:

@@ -40,7 +40,7 @@ async def test_a_body_that_never_comes_ends_with_the_deadline() -> None:
     async with running_gateway(request_timeout=0.2) as gateway:
         client = await RawClient.connect(gateway.port)
         await client.post("/v1/chat/completions", b"{", length=100)
-        assert (await client.read_until(b"\r\n\r\n")).startswith(b"HTTP/1.1 504")
+        assert (await client.read_until(b"\r\n\r\n")).startswith(b"HTTP/1.1 408")
         await client.close()
         await gateway.assert_idle()
 

@@ -1,20 +1,63 @@
-"""The graceful stop."""
+"""The server's limits, and the graceful stop."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import httpx
+import pytest
+import structlog
 
+from services.gateway.server import raise_descriptor_limit
 from services.pb.postroad.v1 import detokenizer_pb2
-from tests.gateway.support.running import events, running_gateway, until
+from tests.gateway.support.running import RawClient, events, running_gateway, until
 from tests.gateway.support.stations import FakeStations, end, first
 from tests.support.ports import free_ports
+
+
+async def test_the_settings_bound_what_a_client_may_do() -> None:
+    async with running_gateway(max_header_bytes=1024, header_timeout=2.0, max_connections=3) as gateway:
+        large = await gateway.http.get("/health", headers={"x": "y" * 1024})
+        assert (large.status_code, large.json()["error"]["code"]) == (431, "headers_too_large")
+        slow = await RawClient.connect(gateway.port)
+        slow.writer.write(b"GET")
+        clients = [await RawClient.connect(gateway.port) for _ in range(3)]
+        assert (await clients[-1].read_until(b"\r\n")).startswith(b"HTTP/1.1 503")
+        assert (await slow.read_until(b"\r\n")).startswith(b"HTTP/1.1 408")
+        for client in (slow, *clients):
+            await client.close()
+
+
+@pytest.fixture
+def few_descriptors() -> Iterator[int]:
+    """A process that may have few files open, and may allow itself so many more."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    few = 512
+    resource.setrlimit(resource.RLIMIT_NOFILE, (few, before[1]))
+    yield few
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_a_descriptor_for_each_connection(few_descriptors: int) -> None:
+    log = structlog.testing.CapturingLogger()
+    raise_descriptor_limit(few_descriptors, log)  # type: ignore[arg-type]
+    raised, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert raised > few_descriptors
+    raise_descriptor_limit(1, log)  # type: ignore[arg-type]
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (raised, hard), "it never takes any away"
+    assert not log.calls
+    if hard == resource.RLIM_INFINITY:
+        return
+    raise_descriptor_limit(hard, log)  # type: ignore[arg-type]
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+    [call] = log.calls
+    assert call.kwargs["allowed"] == hard
 
 
 async def test_a_stop_lets_running_requests_finish_and_refuses_new_ones() -> None:

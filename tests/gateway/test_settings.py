@@ -23,7 +23,9 @@ def test_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     assert GatewaySettings.parse([]).tokenizer == "dns:///tokenizer:50051"
 
 
-@pytest.mark.parametrize("flags", [["--engines", " , "], ["--request-timeout", "0"], ["--port", "70000"]])
+@pytest.mark.parametrize(
+    "flags", [["--engines", " , "], ["--request-timeout", "0"], ["--header-timeout", "0"], ["--port", "70000"]]
+)
 def test_unusable_settings_exit_and_say_which(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         GatewaySettings.parse(flags)

@@ -17,13 +17,13 @@ from tests.gateway.support.running import RunningGateway
         (b'{"prompt": "\xff\xfe", "model": "\xff"}', "invalid_json"),
         (b'{"model": "\\ud800"}', "invalid_json"),
         (b'{"x": ' + b"[" * 200_000 + b"]" * 200_000 + b"}", "invalid_json"),
-        (b"[]", None),
-        (b"null", None),
-        (b"3", None),
+        (b"[]", "invalid_value"),
+        (b"null", "invalid_value"),
+        (b"3", "invalid_value"),
         (b'{"temperature": 1e999}', "invalid_value"),
     ],
 )
-async def test_a_body_that_is_no_json_object_gets_400(gateway: RunningGateway, body: bytes, code: str | None) -> None:
+async def test_a_body_that_is_no_json_object_gets_400(gateway: RunningGateway, body: bytes, code: str) -> None:
     for path in ("/v1/chat/completions", "/v1/completions", "/tokenize"):
         response = await gateway.http.post(path, content=body)
         if path == "/tokenize" and b"temperature" in body and code == "invalid_value":
@@ -57,6 +57,20 @@ async def test_types_are_called_by_jsons_names(gateway: RunningGateway, body: st
     response = await gateway.http.post("/v1/chat/completions", content=body)
     assert response.status_code == 400
     assert response.json()["error"]["message"] == message
+
+
+@pytest.mark.parametrize("text", ["\\ud83d", "\\ud83d!", "\\ud83d\\u0041", "\\udc00", "\\uD83D and a long tail"])
+async def test_half_a_surrogate_pair_is_called_so(gateway: RunningGateway, text: str) -> None:
+    for body in (f'{{"model": "{text}"}}', f'{{"model":"{text}"\n}}\n'):
+        error = (await gateway.http.post("/v1/chat/completions", content=body)).json()["error"]
+        assert "half of a UTF-16 surrogate pair" in error["message"]
+        assert error["code"] == "invalid_json"
+
+
+async def test_a_truncated_body_is_called_truncated(gateway: RunningGateway) -> None:
+    for body in ('{"model": "abc', '{"model": "\\u0041', '{"model": "\\ud83d\\ude00"'):
+        error = (await gateway.http.post("/v1/chat/completions", content=body)).json()["error"]
+        assert error["message"] == "the request body is not valid JSON: Input data was truncated"
 
 
 async def test_the_content_type_does_not_matter(gateway: RunningGateway) -> None:

@@ -44,6 +44,7 @@ def parse(*messages: Any, **others: Any) -> Any:
             "'image_url' is not supported",
         ),
         ('[{"role": "assistant", "tool_calls": "x"}]', "messages[0].tool_calls", "must be a list of objects"),
+        (f'[{{"role": "user", "content": {"1" * 5000}}}]', "messages", "holds an integer of more than 4300 digits"),
         ('[{"role": "user", "content": "\\ud83d"}]', "messages", "surrogate"),
         ('[{"role": "user", "content": "x", "\\udc00": 1}]', "messages", "surrogate"),
     ],

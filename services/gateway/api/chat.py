@@ -18,7 +18,9 @@ from services.gateway.deltas import Ending
 from services.gateway.errors import invalid, unsupported
 from services.gateway.prompts import ChatPrompt
 from services.gateway.sse import TextEventTemplate, event
-from services.gateway.validation import decode, refuse_later_features
+from services.gateway.validation import decode, refuse_later_features, require_depth
+
+MAX_TEMPLATE_KWARGS_DEPTH = 32
 
 
 class ContentPart(msgspec.Struct):
@@ -46,6 +48,10 @@ class ChatRequest(GenerationParameters, kw_only=True):
     @property
     def token_limit(self) -> int | None:
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    @property
+    def token_limit_field(self) -> str:
+        return "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
 
 
 _BODY = msgspec.json.Decoder(ChatRequest)
@@ -79,6 +85,7 @@ def chat_prompt(
         text = json_text.decode()
     except UnicodeDecodeError:  # in a field that only the template knows
         raise invalid("messages must be valid UTF-8", "messages") from None
+    require_depth(chat_template_kwargs, MAX_TEMPLATE_KWARGS_DEPTH, "chat_template_kwargs")
     kwargs_json = None if chat_template_kwargs is None else msgspec.json.encode(chat_template_kwargs).decode()
     return ChatPrompt(text, add_generation_prompt, kwargs_json)
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from services.common.errors import Internal
+from services.common.errors import Internal, PostroadError
 from services.gateway import wire
 from services.gateway.api.answers import Answer, AnswerHead, Dialect
 from services.gateway.api.endpoint import Endpoint, Exchange
@@ -37,9 +37,14 @@ class GenerationEndpoint(Endpoint):
         head = AnswerHead(f"{self._dialect.id_prefix}{record.request_id}", int(time.time()), model.name)
         answer = self._dialect.answer(head, body)
         request = wire.generate_request(body, prompt_ids)
-        async with aclosing(self._gateway.road.generate(request, context, record.times)) as deltas:
-            send = self._send_stream if body.stream else self._send_whole
-            await send(exchange, body, answer, deltas)
+        try:
+            async with aclosing(self._gateway.road.generate(request, context, record.times)) as deltas:
+                send = self._send_stream if body.stream else self._send_whole
+                await send(exchange, body, answer, deltas)
+        except PostroadError as error:
+            if error.param == "max_tokens":
+                error.param = body.token_limit_field
+            raise
 
     async def _send_stream(
         self, exchange: Exchange, body: GenerationParameters, answer: Answer, deltas: AsyncGenerator[Delta, None]

@@ -140,6 +140,11 @@ class GenerationParameters(UnsupportedFields, kw_only=True):
         """Most tokens to generate; None for as many as fit."""
         return self.max_tokens
 
+    @property
+    def token_limit_field(self) -> str:
+        """The field that `token_limit` is from."""
+        return "max_tokens"
+
 
 def check_parameters(body: GenerationParameters) -> None:
     """Checks what types and ranges cannot say. Raises ApiError 400."""
@@ -153,7 +158,7 @@ def check_parameters(body: GenerationParameters) -> None:
     if body.cache_salt is not None and len(body.cache_salt.encode()) > MAX_CACHE_SALT_BYTES:
         raise invalid(f"cache_salt must have at most {MAX_CACHE_SALT_BYTES} bytes", "cache_salt")
     if body.token_limit is not None and (body.min_tokens or 0) > body.token_limit:
-        raise invalid(f"min_tokens must be at most max_tokens, {body.token_limit}", "min_tokens")
+        raise invalid(f"min_tokens must be at most {body.token_limit_field}, {body.token_limit}", "min_tokens")
     if body.stream_options is not None:
         if not body.stream:
             raise invalid("stream_options is only allowed when stream is true", "stream_options")

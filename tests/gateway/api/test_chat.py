@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from services.common.errors import ContextLengthExceeded
 from services.pb.postroad.v1 import common_pb2
 from tests.gateway.support.running import RunningGateway, events
 from tests.gateway.support.stations import delta, end, first
@@ -141,6 +142,29 @@ async def test_absent_messages_are_named(gateway: RunningGateway) -> None:
     response = await gateway.http.post("/v1/chat/completions", json={})
     assert response.status_code == 400
     assert response.json()["error"]["param"] == "messages"
+
+
+@pytest.mark.parametrize("given", ["max_tokens", "max_completion_tokens"])
+async def test_errors_name_the_field_that_the_client_gave(gateway: RunningGateway, given: str) -> None:
+    async def too_long(request: Any, context: Any) -> Any:
+        raise ContextLengthExceeded("too long", "max_tokens")
+        yield
+
+    gateway.stations.detokenizer.script = too_long
+    error = (await gateway.chat(**{given: 99999})).json()["error"]
+    assert (error["param"], error["code"]) == (given, "context_length_exceeded")
+    error = (await gateway.chat(**{given: 4, "min_tokens": 5})).json()["error"]
+    assert (error["param"], error["message"]) == ("min_tokens", f"min_tokens must be at most {given}, 4")
+
+
+async def test_template_variables_may_be_32_levels_deep(gateway: RunningGateway) -> None:
+    for levels in (1, 32):
+        value: Any = {}
+        for _ in range(levels - 1):
+            value = {"a": value}
+        assert (await gateway.chat(chat_template_kwargs=value)).status_code == 200
+        [*_, request] = gateway.stations.tokenizer.requests
+        assert json.loads(request.template_kwargs_json) == value
 
 
 async def test_max_completion_tokens_wins_over_max_tokens(gateway: RunningGateway) -> None:

@@ -78,6 +78,14 @@ async def test_unknown_fields_are_accepted_as_openai_does(gateway: RunningGatewa
     assert (await gateway.chat(**fields)).status_code == 200
 
 
+def nested(levels: int) -> Any:
+    """An object with arrays inside, so many levels in all."""
+    value: Any = {}
+    for level in reversed(range(levels - 1)):
+        value = [value] if level % 2 else {"a": value}
+    return value
+
+
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("fieldbug_12_empty_stop", {"stop": [""]}, "stop[0]"),
     ("fieldbug_12_empty_stop_text", {"stop": ""}, "stop"),
@@ -129,6 +137,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("cache_salt_long", {"cache_salt": "é" * 129}, "cache_salt"),
     ("cache_salt_type", {"cache_salt": 5}, "cache_salt"),
     ("template_kwargs", {"chat_template_kwargs": [1]}, "chat_template_kwargs"),
+    ("min_over_max_completion", {"min_tokens": 5, "max_completion_tokens": 4}, "min_tokens"),
+    ("deep_template_kwargs", {"chat_template_kwargs": nested(33)}, "chat_template_kwargs"),
+    ("deeper_template_kwargs", {"chat_template_kwargs": nested(900)}, "chat_template_kwargs"),
     ("max_completion_tokens", {"max_completion_tokens": 0}, "max_completion_tokens"),
 ]
 
