@@ -27,15 +27,26 @@ _CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
 
 
 def open_channel(
-    address: str, policy: Literal["pick_first", "round_robin"] = "pick_first", health_service: str | None = None
+    address: str,
+    policy: Literal["pick_first", "round_robin"] = "pick_first",
+    health_service: str | None = None,
+    *,
+    own_connection: bool = False,
 ) -> grpc.aio.Channel:
     """A plaintext channel to host:port or dns:///name:port; `round_robin` uses all addresses of the name in turn.
 
     With `health_service` (round_robin only) gRPC watches that service's health on each address and uses none that is
     not SERVING: the channel is READY exactly when a call would be served.
+
+    Channels of a process share connections, and with them the pause after a failed attempt; one with `own_connection`
+    does not, and connects at once.
     """
     config: dict[str, Any] = {"loadBalancingConfig": [{policy: {}}]}
     if health_service is not None:
         config["healthCheckConfig"] = {"serviceName": health_service}
-    options = [*_CHANNEL_OPTIONS, ("grpc.service_config", json.dumps(config))]
+    options = [
+        *_CHANNEL_OPTIONS,
+        ("grpc.service_config", json.dumps(config)),
+        ("grpc.use_local_subchannel_pool", int(own_connection)),
+    ]
     return grpc.aio.insecure_channel(address, options=options)

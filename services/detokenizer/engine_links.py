@@ -62,7 +62,8 @@ class EngineLinks:
         if len(self._links) >= MAX_LINKS:
             self._close_unused()
         # pick_first, one connection: a frame session and the calls that name it must meet at the same engine.
-        channel = open_channel(grpc_target(address), "pick_first")
+        # Its own: an engine that is back is reached at once, whatever the station's other channel to it waits for.
+        channel = open_channel(grpc_target(address), "pick_first", own_connection=True)
         link = self._links[address] = EngineLink(address, channel, engine_pb2_grpc.EngineStub(channel))
         self._watchers[link] = asyncio.create_task(self._watch(link))
         return link

@@ -16,6 +16,7 @@ from services.common.errors import TooLarge, Unavailable, from_rpc
 from services.pb.postroad.v1 import tokenizer_pb2, tokenizer_pb2_grpc
 from tests.common.serving import SERVICE, Served, served, who_answers
 from tests.support.polling import until
+from tests.support.ports import free_ports
 
 
 async def echo(request: tokenizer_pb2.EncodeRequest, context: Any) -> tokenizer_pb2.EncodeResponse:
@@ -160,3 +161,13 @@ async def test_a_peer_that_is_slow_to_accept_is_waited_for() -> None:
         open_channel(address) as channel,
     ):
         assert await who_answers(channel) == "slow"
+
+
+async def test_a_channel_of_its_own_does_not_wait_for_another_one_s_back_off() -> None:
+    (port,) = free_ports(1)
+    address = f"127.0.0.1:{port}"
+    async with open_channel(address) as backing_off:
+        with pytest.raises(grpc.aio.AioRpcError):
+            await who_answers(backing_off)
+        async with served(address=address), open_channel(address, own_connection=True) as own:
+            assert await who_answers(own) == "a"
