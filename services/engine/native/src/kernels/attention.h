@@ -14,16 +14,23 @@ namespace postroad {
 namespace {
 namespace attention {
 
-// Two neighbouring blocks of keys: 32 columns.
+// Two neighbouring blocks of keys: 32 columns. While they are multiplied, their values and the next two blocks of keys
+// are fetched: a decode reads each of them once, from memory.
+template <bool kFetches>
 struct KeyColumns {
     const uint32_t* first;
     const uint32_t* second;
+    const uint32_t* upcoming[4];
 
     const uint32_t* address(int64_t, int column) const {
         return column < kBlock ? first + column : second + column - kBlock;
     }
     static constexpr int64_t stride() { return kBlock; }
-    static void prefetch(int64_t) {}
+    void prefetch(int64_t word) const {
+        if constexpr (kFetches) {
+            for (const uint32_t* block : upcoming) simd::prefetch(block + word * kBlock);
+        }
+    }
 };
 
 // Some columns of values: a run per block of tokens.
@@ -54,22 +61,35 @@ inline int visible_keys(const AttentionCall& call, int row, int64_t first_key, i
     return static_cast<int>(count < 0 ? 0 : count < available ? count : available);
 }
 
+template <class Fmt, int kRows, bool kFetches>
+inline void score_tile(const AttentionCall& call, int row, const KeyColumns<kFetches>& keys, float* scores) {
+    constexpr int kColumns = simd::kTileVectors * simd::kWidth;
+    const int64_t words = ceil_div(call.head_dim, Fmt::kPerWord);
+    for (int column = 0; column < 2 * kBlock; column += kColumns) {
+        KeyColumns<kFetches> some = keys;
+        some.first = column < kBlock ? keys.first + column : keys.second + column - kBlock;
+        tile<Fmt, kRows, simd::kTileVectors>(call.queries + row * call.query_stride, call.query_stride, some, 1, words,
+                                             scores + row * kSpan + column, kSpan);
+    }
+}
+
 template <class Fmt>
 inline void score_blocks(const AttentionCall& call, const int32_t* blocks, int num_blocks, float* scores) {
-    const int64_t words = ceil_div(call.head_dim, Fmt::kPerWord);
+    const auto at = [&](const uint32_t* base, int block) {  // of an odd number the last is computed twice, and masked
+        return base + blocks[block < num_blocks ? block : num_blocks - 1] * call.block_stride;
+    };
     for (int block = 0; block < num_blocks; block += 2) {
-        const int second = block + 1 < num_blocks ? block + 1 : block;  // an odd one is computed twice, and masked
-        const uint32_t* first_keys = call.keys + blocks[block] * call.block_stride;
-        const uint32_t* second_keys = call.keys + blocks[second] * call.block_stride;
+        const uint32_t* first = at(call.keys, block);
+        const uint32_t* second = at(call.keys, block + 1);
         for_each_tile<simd::kTileRows>(0, call.rows, [&](auto rows, int64_t row) {
-            constexpr int kColumns = simd::kTileVectors * simd::kWidth;
-            for (int column = 0; column < 2 * kBlock; column += kColumns) {
-                const bool in_first = column < kBlock;
-                const KeyColumns keys{in_first ? first_keys + column : second_keys + column - kBlock, second_keys};
-                tile<Fmt, rows.value, simd::kTileVectors>(call.queries + row * call.query_stride, call.query_stride,
-                                                          keys, 1, words, scores + row * kSpan + block * kBlock + column,
-                                                          kSpan);
-            }
+            float* tile_scores = scores + block * kBlock;
+            const auto tile_row = static_cast<int>(row);
+            if (row > 0) return score_tile<Fmt, rows.value>(call, tile_row, KeyColumns<false>{first, second, {}}, tile_scores);
+            const KeyColumns<true> keys{first,
+                                        second,
+                                        {at(call.values, block), at(call.values, block + 1), at(call.keys, block + 2),
+                                         at(call.keys, block + 3)}};
+            score_tile<Fmt, rows.value>(call, tile_row, keys, tile_scores);
         });
     }
 }
