@@ -6,7 +6,7 @@
 namespace postroad {
 namespace {
 
-constexpr int64_t kRowsAtOnce = 512;              // of a linear layer's input: what the second-level cache holds
+constexpr int64_t kRowsAtOnce = 512;                // of a linear layer's input: what the second-level cache holds
 constexpr int64_t kTaskBytes = int64_t{256} << 10;  // of weights: small enough that threads end together
 constexpr int64_t kTaskPanels = 8;
 
@@ -31,7 +31,8 @@ void Forward::run(Worker& worker) const {
         project(worker, layers[index], index);
         if (index == last && batch.logit_rows.size == 0) return;
         attend(worker, index);
-        if (index < last) finish_layer(worker, layers[index], {batch.num_tokens(), workspace.residual, workspace.attended});
+        if (index < last)
+            finish_layer(worker, layers[index], {batch.num_tokens(), workspace.residual, workspace.attended});
     }
     const Rows rows = select_rows(worker);
     finish_layer(worker, layers[last], rows);
@@ -181,7 +182,8 @@ void Forward::finish_layer(Worker& worker, const LayerWeights& layer, const Rows
 void Forward::norm(Worker& worker, const FloatRows& input, int64_t count, const float* weight) const {
     worker.parallel_for(count, row_grain(count), [&](int64_t first, int64_t last) {
         for (int64_t row = first; row < last; ++row) {
-            kernels.rms_norm({input.row(row), weight, config.rms_norm_eps, config.hidden_size, workspace.normed.row(row)});
+            kernels.rms_norm(
+                {input.row(row), weight, config.rms_norm_eps, config.hidden_size, workspace.normed.row(row)});
         }
     });
 }

@@ -32,7 +32,7 @@ bool runs_avx512_bf16() {
 // Linux grants the registers for tiles to a process that asks for them.
 bool runs_amx() {
     constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24;  // cpuid leaf 7, edx
-    constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+    constexpr long kRequestPermission = 0x1023, kTileData = 18;   // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
     unsigned eax, ebx, ecx, edx;
     if (!runs_avx512_bf16() || !__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) return false;
     if ((edx & (kAmxBf16 | kAmxTile)) != (kAmxBf16 | kAmxTile)) return false;
@@ -44,10 +44,8 @@ bool always() { return true; }
 
 constexpr Isa kIsas[] = {
 #if defined(__x86_64__)
-    {"amx", runs_amx, amx_kernels},
-    {"avx512_bf16", runs_avx512_bf16, avx512_bf16_kernels},
-    {"avx512", runs_avx512, avx512_kernels},
-    {"avx2", runs_avx2, avx2_kernels},
+    {"amx", runs_amx, amx_kernels},          {"avx512_bf16", runs_avx512_bf16, avx512_bf16_kernels},
+    {"avx512", runs_avx512, avx512_kernels}, {"avx2", runs_avx2, avx2_kernels},
 #endif
     {"portable", always, portable_kernels},
 };

@@ -61,9 +61,8 @@ std::shared_ptr<const float> Model::step(const StepArguments& arguments) {
     // A caller that still holds the last step's logits keeps their memory: only the model's own share goes.
     if (logit_bytes > logits_->size()) logits_ = std::make_shared<HugePages>(logit_bytes);
     if (batch.num_tokens() > 0) {
-        const Forward forward{config_, kernels_,   weights_,     cache_,
-                              batch,   plan,       workspace_,   pool_.size(),
-                              logits_->as<float>()};
+        const Forward forward{
+            config_, kernels_, weights_, cache_, batch, plan, workspace_, pool_.size(), logits_->as<float>()};
         pool_.run([&forward](Worker& worker) { forward.run(worker); });
     }
     return {logits_, logits_->as<const float>()};

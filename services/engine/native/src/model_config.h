@@ -24,7 +24,7 @@ struct ModelConfig {
     bool mlp_bias = false;
     bool qk_norm = false;
     Activation activation = Activation::kSilu;
-    std::vector<float> rope_inv_freq;  // [head_dim / 2], radians per position
+    std::vector<float> rope_inv_freq;   // [head_dim / 2], radians per position
     float rope_attention_scale = 1.0f;  // of cosines and sines
 
     int64_t q_size() const { return num_heads * head_dim; }

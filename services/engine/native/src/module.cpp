@@ -46,7 +46,8 @@ Format weight_format(const std::string& name) {
 }
 
 std::vector<float> inverse_frequencies(const nb::dict& config) {
-    const auto array = field<nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>>(config, "rope_inv_freq");
+    const auto array =
+        field<nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>>(config, "rope_inv_freq");
     return {array.data(), array.data() + array.size()};
 }
 
@@ -112,8 +113,8 @@ Logits step(Model& model, const Array& token_ids, const Array& positions, const 
     }
     const float* data = logits.get();
     nb::capsule owner(new Owner(std::move(logits)), [](void* held) noexcept { delete static_cast<Owner*>(held); });
-    return Logits(data, {static_cast<size_t>(arguments.logit_rows.size), static_cast<size_t>(model.config().vocab_size)},
-                  owner);
+    return Logits(
+        data, {static_cast<size_t>(arguments.logit_rows.size), static_cast<size_t>(model.config().vocab_size)}, owner);
 }
 
 void register_model(nb::module_& module) {
@@ -129,7 +130,8 @@ void register_model(nb::module_& module) {
             nb::arg("weight_format") = "bf16", nb::arg("isa") = "auto",
             "config: hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads, head_dim, vocab_size,\n"
             "rms_norm_eps, tie_word_embeddings, qkv_bias, o_bias, mlp_bias, qk_norm, activation ('silu' or\n"
-            "'gelu_tanh'), rope_inv_freq (float32 [head_dim / 2], scaled) and, where it is not 1, rope_attention_scale.\n"
+            "'gelu_tanh'), rope_inv_freq (float32 [head_dim / 2], scaled) and, where it is not 1, "
+            "rope_attention_scale.\n"
             "page_size: tokens, a multiple of 16. weight_format: 'bf16' or 'f32', also of the KV cache.\n"
             "isa: one of supported_isas(), or 'auto'. Raises ValueError for what makes no sense.")
         .def_prop_ro("isa", &Model::isa, "The instruction set in use.")
@@ -145,15 +147,16 @@ void register_model(nb::module_& module) {
             "Packs one tensor, by its Hugging Face name: float32, float16 or uint16 (bfloat16 bits), C-contiguous.\n"
             "Raises ValueError for a name without a place, one that came before, or another shape.")
         .def("finish", &Model::finish, "Raises ValueError naming the tensors that are missing.")
-        .def("step", &step, nb::arg("token_ids").noconvert(), nb::arg("positions").noconvert(),
-             nb::arg("sequence_offsets").noconvert(), nb::arg("context_lengths").noconvert(),
-             nb::arg("page_table").noconvert(), nb::arg("page_table_offsets").noconvert(),
-             nb::arg("logit_rows").noconvert(),
-             "One engine step over n tokens of s sequences; all arguments int32, C-contiguous.\n"
-             "token_ids, positions: [n]; sequence_offsets: [s + 1]; context_lengths: [s], this step's tokens included;\n"
-             "page_table: [total], page_table_offsets: [s + 1]; logit_rows: [m], rows of token_ids.\n"
-             "Returns float32 [m, vocab_size], valid until the next step. Raises ValueError for arguments that do not\n"
-             "fit together, IndexError for ids, pages or rows out of range, RuntimeError before finish.");
+        .def(
+            "step", &step, nb::arg("token_ids").noconvert(), nb::arg("positions").noconvert(),
+            nb::arg("sequence_offsets").noconvert(), nb::arg("context_lengths").noconvert(),
+            nb::arg("page_table").noconvert(), nb::arg("page_table_offsets").noconvert(),
+            nb::arg("logit_rows").noconvert(),
+            "One engine step over n tokens of s sequences; all arguments int32, C-contiguous.\n"
+            "token_ids, positions: [n]; sequence_offsets: [s + 1]; context_lengths: [s], this step's tokens included;\n"
+            "page_table: [total], page_table_offsets: [s + 1]; logit_rows: [m], rows of token_ids.\n"
+            "Returns float32 [m, vocab_size], valid until the next step. Raises ValueError for arguments that do not\n"
+            "fit together, IndexError for ids, pages or rows out of range, RuntimeError before finish.");
 }
 
 }  // namespace

@@ -6,10 +6,10 @@
 
 namespace postroad {
 
-// Number `index` of a tensor, widened.
-float source_value(const SourceTensor& tensor, int64_t index);
+// A vector of `size` numbers, widened.
+void pack_vector(const SourceTensor& tensor, int64_t size, float* values);
 
-// Row `row` of a matrix of `columns` columns as words, zero beyond the last column. words: [ceil(columns / per word)].
+// Row `row` of a matrix of `columns` columns as words, half a last pair zero. words: [ceil(columns / per word)].
 void pack_row(const SourceTensor& tensor, int64_t row, int64_t columns, Format format, uint32_t* words);
 
 }  // namespace postroad

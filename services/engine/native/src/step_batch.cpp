@@ -71,7 +71,8 @@ void StepBatch::add_sequence(const StepArguments& arguments, const CacheShape& s
     for (int64_t i = 0; i < sequence.num_tokens; ++i) {
         const int64_t position = sequence.first_position + i;
         const int64_t block = position / kBlock;
-        // Whoever opens a block and ends in it leaves it finite to the end; later tokens of the sequence overwrite that.
+        // Whoever opens a block and ends in it leaves it finite to the end; later tokens of the sequence overwrite
+        // that.
         const bool clears = i + 1 == sequence.num_tokens && block * kBlock >= sequence.first_position;
         tokens.push_back({position, blocks[sequence.first_block + block], static_cast<int>(position % kBlock), clears});
     }

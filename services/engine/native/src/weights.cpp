@@ -1,5 +1,6 @@
 #include "weights.h"
 
+#include <algorithm>
 #include <stdexcept>
 
 #include "packing.h"
@@ -112,10 +113,11 @@ void Weights::lay_out(const ModelConfig& config, Allocator& allocator) {
         }
         weights.output = allocator.linear({{attention + ".o_proj", hidden}}, config.q_size(), config.o_bias);
         weights.mlp_norm = allocator.vector(layer + ".post_attention_layernorm.weight", hidden);
-        weights.gate_up = allocator.linear({{layer + ".mlp.gate_proj", config.intermediate_size},
-                                            {layer + ".mlp.up_proj", config.intermediate_size}},
-                                           hidden, config.mlp_bias, /*interleaved=*/true);
-        weights.down = allocator.linear({{layer + ".mlp.down_proj", hidden}}, config.intermediate_size, config.mlp_bias);
+        weights.gate_up = allocator.linear(
+            {{layer + ".mlp.gate_proj", config.intermediate_size}, {layer + ".mlp.up_proj", config.intermediate_size}},
+            hidden, config.mlp_bias, /*interleaved=*/true);
+        weights.down =
+            allocator.linear({{layer + ".mlp.down_proj", hidden}}, config.intermediate_size, config.mlp_bias);
         layers_.push_back(weights);
     }
     final_norm_ = allocator.vector("model.norm.weight", hidden);
@@ -137,27 +139,41 @@ void Weights::set(const std::string& name, const SourceTensor& tensor) {
                                     ", the config calls for " + shape_text(expected));
     }
     place.filled = true;
-    std::vector<uint32_t> row(place.row_words);
     switch (place.kind) {
         case Place::Kind::kVector:
-            for (int64_t i = 0; i < place.columns; ++i) {
-                place.words[packed_feature(i, place.first_feature, place.interleave)] =
-                    float_bits(source_value(tensor, i));
-            }
-            break;
+            return fill_vector(place, tensor);
         case Place::Kind::kPanels:
-            for (int64_t i = 0; i < place.rows; ++i) {
-                pack_row(tensor, i, place.columns, format_, row.data());
-                const int64_t feature = packed_feature(i, place.first_feature, place.interleave);
-                uint32_t* column = place.words + feature / kPanel * place.row_words * kPanel + feature % kPanel;
-                for (int64_t word = 0; word < place.row_words; ++word) column[word * kPanel] = row[word];
-            }
-            break;
+            return fill_panels(place, tensor);
         case Place::Kind::kTable:
-            for (int64_t i = 0; i < place.rows; ++i) {
-                pack_row(tensor, i, place.columns, format_, place.words + i * place.row_words);
+            for (int64_t row = 0; row < place.rows; ++row) {
+                pack_row(tensor, row, place.columns, format_, place.words + row * place.row_words);
             }
-            break;
+    }
+}
+
+void Weights::fill_vector(const Place& place, const SourceTensor& tensor) {
+    std::vector<float> values(place.columns);
+    pack_vector(tensor, place.columns, values.data());
+    for (int64_t i = 0; i < place.columns; ++i) {
+        place.words[packed_feature(i, place.first_feature, place.interleave)] = float_bits(values[i]);
+    }
+}
+
+// A few features at a time, so that what is written side by side stays in the cache until its line is full.
+void Weights::fill_panels(const Place& place, const SourceTensor& tensor) {
+    constexpr int64_t kAtOnce = 16;
+    std::vector<uint32_t> rows(kAtOnce * place.row_words);  // zero where a row is padded, and in half a last pair
+    uint32_t* columns[kAtOnce];
+    for (int64_t first = 0; first < place.rows; first += kAtOnce) {
+        const int64_t count = std::min(kAtOnce, place.rows - first);
+        for (int64_t i = 0; i < count; ++i) {
+            pack_row(tensor, first + i, place.columns, format_, rows.data() + i * place.row_words);
+            const int64_t feature = packed_feature(first + i, place.first_feature, place.interleave);
+            columns[i] = place.words + feature / kPanel * place.row_words * kPanel + feature % kPanel;
+        }
+        for (int64_t word = 0; word < place.row_words; ++word) {
+            for (int64_t i = 0; i < count; ++i) columns[i][word * kPanel] = rows[i * place.row_words + word];
+        }
     }
 }
 

@@ -70,6 +70,8 @@ private:
     class Allocator;
 
     void lay_out(const ModelConfig& config, Allocator& allocator);
+    void fill_vector(const Place& place, const SourceTensor& tensor);
+    void fill_panels(const Place& place, const SourceTensor& tensor);
 
     Format format_;
     HugePages memory_;

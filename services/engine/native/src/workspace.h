@@ -26,17 +26,17 @@ struct FloatRows {
 };
 
 struct Workspace {
-    FloatRows residual;      // [tokens][hidden_size]
-    FloatRows last_residual; // [logit rows][hidden_size]
-    ElementRows normed;      // [tokens][hidden_size]
-    FloatRows projected;     // [tokens][q_size + 2 * kv_size]
-    ElementRows queries;     // [num_kv_heads][tokens][group][head_dim]
-    ElementRows attended;    // [tokens][q_size]
+    FloatRows residual;       // [tokens][hidden_size]
+    FloatRows last_residual;  // [logit rows][hidden_size]
+    ElementRows normed;       // [tokens][hidden_size]
+    FloatRows projected;      // [tokens][q_size + 2 * kv_size]
+    ElementRows queries;      // [num_kv_heads][tokens][group][head_dim]
+    ElementRows attended;     // [tokens][q_size]
     ElementRows last_attended;
-    ElementRows gated;    // [tokens][intermediate_size]
-    FloatRows cosines;    // [tokens][head_dim / 2]
-    FloatRows sines;      // [tokens][head_dim / 2]
-    FloatRows partials;   // attention records
+    ElementRows gated;   // [tokens][intermediate_size]
+    FloatRows cosines;   // [tokens][head_dim / 2]
+    FloatRows sines;     // [tokens][head_dim / 2]
+    FloatRows partials;  // attention records
     FloatRows thread_scratch;
     std::unique_ptr<std::atomic<int64_t>[]> spans_done;  // per split and KV head
     int64_t token_capacity = 0;

@@ -8,9 +8,9 @@
 namespace postroad {
 namespace {
 
-constexpr int kTileHeight = 16;             // rows of a tile
-constexpr int kTileWords = 16;              // words of a row of a tile
-constexpr int kAmxRows = 2 * kTileHeight;   // rows computed together
+constexpr int kTileHeight = 16;            // rows of a tile
+constexpr int kTileWords = 16;             // words of a row of a tile
+constexpr int kAmxRows = 2 * kTileHeight;  // rows computed together
 constexpr int64_t kPanelBytes = kPanel * sizeof(uint32_t);
 constexpr int64_t kAmxAhead = 96 * kPanel;  // words
 
@@ -95,8 +95,8 @@ void amx_linear(const LinearCall& call, int64_t first_row, int64_t last_row, int
             }
             // One block: the panel itself, a little ahead. More: each block fetches its share of the next panel.
             const int64_t lines = ceil_div(panel_lines, blocks * steps);
-            const Upcoming upcoming{blocks == 1 ? weights + kAmxAhead : weights + panel_words + block * steps * lines * kLine,
-                                    lines};
+            const Upcoming upcoming{
+                blocks == 1 ? weights + kAmxAhead : weights + panel_words + block * steps * lines * kLine, lines};
             (rows > kTileHeight ? amx_tile<true> : amx_tile<false>)(call, row, panel, upcoming, product);
             const PanelOutput<Bf16> output{call, panel};
             for (int r = 0; r < rows; ++r) output.row(row + r, product + r * kPanel);

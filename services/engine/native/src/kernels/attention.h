@@ -84,7 +84,8 @@ inline void score_blocks(const AttentionCall& call, const int32_t* blocks, int n
         for_each_tile<simd::kTileRows>(0, call.rows, [&](auto rows, int64_t row) {
             float* tile_scores = scores + block * kBlock;
             const auto tile_row = static_cast<int>(row);
-            if (row > 0) return score_tile<Fmt, rows.value>(call, tile_row, KeyColumns<false>{first, second, {}}, tile_scores);
+            if (row > 0)
+                return score_tile<Fmt, rows.value>(call, tile_row, KeyColumns<false>{first, second, {}}, tile_scores);
             const KeyColumns<true> keys{first,
                                         second,
                                         {at(call.values, block), at(call.values, block + 1), at(call.keys, block + 2),

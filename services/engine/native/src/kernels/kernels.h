@@ -16,22 +16,23 @@
 
 namespace postroad {
 
-constexpr int kPanel = 32;      // output features of a packed panel
-constexpr int kBlock = 16;      // tokens of a block of keys or values
-constexpr int kSpan = 256;      // tokens whose attention scores are computed together: a multiple of kBlock
+constexpr int kPanel = 32;        // output features of a packed panel
+constexpr int kBlock = 16;        // tokens of a block of keys or values
+constexpr int kSpan = 256;        // tokens whose attention scores are computed together: a multiple of kBlock
 constexpr int kWordPadding = 16;  // words: rows of activations, and of weights, are zero up to a multiple of this
-constexpr int kRecordTail = 16; // floats behind a row's partial attention: its maximum, its sum, and padding
+constexpr int kRecordTail = 16;   // floats behind a row's partial attention: its maximum, its sum, and padding
 
 enum class Epilogue {
     kStore,       // output = product + bias, float32
     kAccumulate,  // output += product + bias, float32
-    kSiluMul,     // a panel is 16 gate features and the 16 up features that go with them: output = silu(gate) * up, elements
+    kSiluMul,     // a panel is 16 gate features and the 16 up features that go with them: output = silu(gate) * up,
+                  // elements
     kGeluMul,     // the same with gelu (tanh approximation)
 };
 
 struct Linear {
     const uint32_t* weights;
-    const float* bias;  // in the order of the packed features, padded as they are; null for none
+    const float* bias;     // in the order of the packed features, padded as they are; null for none
     int64_t out_features;  // as they are packed: for k*Mul, gate and up together
     int64_t words;         // of an input row, a multiple of kWordPadding
     int64_t panels() const { return ceil_div(out_features, kPanel); }
@@ -63,16 +64,16 @@ struct HeadsCall {
     float norm_eps;
     const float* cosines;  // [head_dim / 2]
     const float* sines;
-    float* scratch;         // [head_dim]
-    void* queries;          // elements; of KV head 0
-    int64_t query_stride;   // elements from one head's query to the next of the same KV head
-    int64_t group_stride;   // elements from the queries of one KV head to those of the next
-    uint32_t* keys;         // the token's block, of KV head 0
+    float* scratch;        // [head_dim]
+    void* queries;         // elements; of KV head 0
+    int64_t query_stride;  // elements from one head's query to the next of the same KV head
+    int64_t group_stride;  // elements from the queries of one KV head to those of the next
+    uint32_t* keys;        // the token's block, of KV head 0
     uint32_t* values;
-    int64_t head_words;     // words from one KV head's block to the next one's
-    int64_t value_stride;   // words of a row of values
-    int slot;               // of the token in its block
-    bool clears_rest;       // zero the values of the block's later slots: nobody has written them yet
+    int64_t head_words;    // words from one KV head's block to the next one's
+    int64_t value_stride;  // words of a row of values
+    int slot;              // of the token in its block
+    bool clears_rest;      // zero the values of the block's later slots: nobody has written them yet
 };
 
 // Rows of queries of one KV head against some of its sequence's keys and values.
@@ -87,13 +88,13 @@ struct AttentionCall {
     const uint32_t* values;
     int64_t block_stride;  // words from one block to the next
     int head_dim;
-    int64_t value_stride;  // words of a row of values, a multiple of 16
-    float scale;           // of scores, times log2(e)
-    uint32_t* scratch;     // attention_scratch_words(...)
-    float* partials;       // null: spans are folded and written to `output`; else one record per span and row:
-                           // [last_span - first_span][rows][value_stride + kRecordTail]
-    void* output;          // elements; of row 0's token
-    int64_t output_stride; // elements from token to token; the rows of a token follow one another
+    int64_t value_stride;   // words of a row of values, a multiple of 16
+    float scale;            // of scores, times log2(e)
+    uint32_t* scratch;      // attention_scratch_words(...)
+    float* partials;        // null: spans are folded and written to `output`; else one record per span and row:
+                            // [last_span - first_span][rows][value_stride + kRecordTail]
+    void* output;           // elements; of row 0's token
+    int64_t output_stride;  // elements from token to token; the rows of a token follow one another
 };
 
 // Words of scratch that an AttentionCall of `rows` rows needs.

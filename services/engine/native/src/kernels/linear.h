@@ -8,7 +8,7 @@
 namespace postroad {
 namespace {
 
-constexpr int kLine = 16;                // words of a cache line
+constexpr int kLine = 16;  // words of a cache line
 // How far ahead weights are fetched, in words: the best of what was measured.
 constexpr int64_t kPairAhead = 32 * kPanel;
 constexpr int64_t kSingleAhead = 96 * kPanel;
@@ -43,10 +43,14 @@ struct PanelOutput {
 
     void row(int64_t row, const float* product) const {
         switch (call.epilogue) {
-            case Epilogue::kStore: return floats(row, product, false);
-            case Epilogue::kAccumulate: return floats(row, product, true);
-            case Epilogue::kSiluMul: return gated(row, product, silu);
-            case Epilogue::kGeluMul: return gated(row, product, gelu_tanh);
+            case Epilogue::kStore:
+                return floats(row, product, false);
+            case Epilogue::kAccumulate:
+                return floats(row, product, true);
+            case Epilogue::kSiluMul:
+                return gated(row, product, silu);
+            case Epilogue::kGeluMul:
+                return gated(row, product, gelu_tanh);
         }
     }
 
@@ -95,7 +99,8 @@ inline void panel_tile(const LinearCall& call, int64_t row, int64_t panel, const
     const uint32_t* input = call.input + row * call.input_stride;
     for (int column = 0; column < kColumns; column += kVectors * simd::kWidth) {
         const PanelColumns<kPanels, kLines> columns{weights + column, panel_words, upcoming};
-        tile<Fmt, kRows, kVectors>(input, call.input_stride, columns, 1, call.linear.words, product[0] + column, kColumns);
+        tile<Fmt, kRows, kVectors>(input, call.input_stride, columns, 1, call.linear.words, product[0] + column,
+                                   kColumns);
     }
     for (int i = 0; i < kPanels; ++i) {
         const PanelOutput<Fmt> output{call, panel + i};

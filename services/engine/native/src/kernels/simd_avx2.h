@@ -62,10 +62,14 @@ inline Words broadcast_word(const uint32_t* p) {
 }
 inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
 
-inline Floats high_half(Words x) { return _mm256_castsi256_ps(_mm256_and_si256(x, _mm256_set1_epi32(int(0xffff0000u)))); }
+inline Floats high_half(Words x) {
+    return _mm256_castsi256_ps(_mm256_and_si256(x, _mm256_set1_epi32(int(0xffff0000u))));
+}
 inline Floats low_half(Words x) { return _mm256_castsi256_ps(_mm256_slli_epi32(x, 16)); }
 
-inline Floats dot(F32, Floats sum, Words a, Words b) { return fma(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), sum); }
+inline Floats dot(F32, Floats sum, Words a, Words b) {
+    return fma(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), sum);
+}
 inline Floats dot(Bf16, Floats sum, Words a, Words b) {
     return fma(low_half(a), low_half(b), fma(high_half(a), high_half(b), sum));
 }

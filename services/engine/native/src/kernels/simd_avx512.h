@@ -12,7 +12,7 @@ namespace simd {
 using Floats = __m512;
 using Words = __m512i;
 constexpr int kWidth = 16;
-constexpr int kTileRows = 12;    // 12 x 2 accumulators, 2 vectors of weights, and room for a broadcast
+constexpr int kTileRows = 12;  // 12 x 2 accumulators, 2 vectors of weights, and room for a broadcast
 constexpr int kTileVectors = 2;
 
 inline Floats zero() { return _mm512_setzero_ps(); }
@@ -60,7 +60,9 @@ inline __m256i to_bf16(Floats x) { return reinterpret_cast<__m256i>(_mm512_cvtne
 
 #else
 
-inline Floats high_half(Words x) { return _mm512_castsi512_ps(_mm512_and_si512(x, _mm512_set1_epi32(int(0xffff0000u)))); }
+inline Floats high_half(Words x) {
+    return _mm512_castsi512_ps(_mm512_and_si512(x, _mm512_set1_epi32(int(0xffff0000u))));
+}
 inline Floats low_half(Words x) { return _mm512_castsi512_ps(_mm512_slli_epi32(x, 16)); }
 
 inline Floats dot(Bf16, Floats sum, Words a, Words b) {

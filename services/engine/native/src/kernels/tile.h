@@ -7,7 +7,8 @@ namespace postroad {
 namespace {
 
 // c[row][column] = sum over runs and words of a[row][run * run_words + word] * b(run, column)[word * stride], for kRows
-// rows and kVectors vectors of columns. `b` gives the address of a column vector's first word in a run, and fetches what will be needed soon.
+// rows and kVectors vectors of columns. `b` gives the address of a column vector's first word in a run, and fetches
+// what will be needed soon.
 template <class Fmt, int kRows, int kVectors, class Columns>
 inline void tile(const uint32_t* a, int64_t a_stride, const Columns& b, int64_t runs, int64_t run_words, float* c,
                  int64_t c_stride) {
