@@ -14,7 +14,7 @@ def listed_numbers() -> set[int]:
     return {int(number) for number in re.findall(r"^\| (\d+) \|", text, flags=re.M)}
 
 
-def tested_numbers() -> set[int]:
+def numbers_in_tests() -> set[int]:
     """The numbers in the names of test functions and of their parameter sets."""
     runs = [
         function or parameters
@@ -28,8 +28,8 @@ def tested_numbers() -> set[int]:
 
 def test_every_listed_fault_has_a_test_that_names_it() -> None:
     assert len(listed_numbers()) > 30
-    assert listed_numbers() - tested_numbers() == set()
+    assert listed_numbers() - numbers_in_tests() == set()
 
 
 def test_every_fault_that_a_test_names_is_listed() -> None:
-    assert tested_numbers() - listed_numbers() == set()
+    assert numbers_in_tests() - listed_numbers() == set()
