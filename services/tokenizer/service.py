@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 from structlog.typing import FilteringBoundLogger
@@ -25,10 +25,12 @@ from services.tokenizer.model_tokenizer import ModelTokenizer
 from services.tokenizer.text_limit import TextLimit
 from services.tokenizer.worker_pool import WorkerPool
 
+TINY_REQUEST_BYTES = 2048  # encoded sooner than handed to a thread and back
 # `messages[0].role` stands in the request's field `messages_json`.
 _JSON_FIELD = re.compile("^(messages|tools|template_kwargs)")
 
 Context = grpc.aio.ServicerContext[Any, Any]
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -83,9 +85,8 @@ class TokenizerService(tokenizer_pb2_grpc.TokenizerServicer):
         async with self._request("encode", context) as (current, tokenizer):
             if not request.texts:
                 raise InvalidArgument("texts: must have at least one entry", "texts")
-            response = await self._pool.run(
-                request.ByteSize(), partial(_encode, tokenizer, self._limit(tokenizer), request)
-            )
+            job = partial(_encode, tokenizer, self._limit(tokenizer), request)
+            response = await self._run(request.ByteSize(), job)
             current.tokens = sum(len(encoding.ids) for encoding in response.encodings)
             response.elapsed_us = current.elapsed_us()
         return response
@@ -94,12 +95,14 @@ class TokenizerService(tokenizer_pb2_grpc.TokenizerServicer):
         self, request: tokenizer_pb2.RenderChatRequest, context: Context
     ) -> tokenizer_pb2.RenderChatResponse:
         async with self._request("render_chat", context) as (current, tokenizer):
-            response = await self._pool.run(
-                request.ByteSize(), partial(_render_chat, tokenizer, self._limit(tokenizer), request)
-            )
+            job = partial(_render_chat, tokenizer, self._limit(tokenizer), request)
+            response = await self._run(request.ByteSize(), job)
             current.tokens = len(response.ids)
             response.elapsed_us = current.elapsed_us()
         return response
+
+    async def _run(self, size: int, job: Callable[[], T]) -> T:
+        return job() if size <= TINY_REQUEST_BYTES else await self._pool.run(size, job)
 
     def _limit(self, tokenizer: ModelTokenizer) -> TextLimit:
         return TextLimit(self._max_text_mib, self._max_model_len, tokenizer.longest_token)

@@ -84,11 +84,16 @@ async def load(road: Road, streams: int, max_tokens: int) -> list[Answer]:
     return await asyncio.gather(*(stream_chat("127.0.0.1", road.port, body(i, max_tokens)) for i in range(streams)))
 
 
+async def one_by_one(road: Road, count: int) -> list[float]:
+    """The times to first token, in seconds, of requests that have the road to themselves."""
+    return [(await load(road, 1, 2))[0].time_to_first_token for _ in range(count)]
+
+
 def measure(step_ms: float, streams: int, max_tokens: int, flags: str) -> dict[str, float]:
     """Microseconds of CPU per token and service over one load, and the idle time to first token in milliseconds."""
     with Road(step_ms, flags) as road:
         asyncio.run(load(road, 8, 8))  # warm
-        idle = [asyncio.run(load(road, 1, 2))[0].time_to_first_token for _ in range(40)]
+        idle = asyncio.run(one_by_one(road, 40))
         before, start = road.cpu_seconds(), time.perf_counter()
         answers = asyncio.run(load(road, streams, max_tokens))
         wall, after = time.perf_counter() - start, road.cpu_seconds()

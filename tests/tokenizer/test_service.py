@@ -196,7 +196,7 @@ async def test_fieldbug_26_too_much_pending_is_refused(engine: str) -> None:
         long_one = asyncio.create_task(encode(station, MIB_OF_TEXT))
         await station.until(lambda requests: requests["pending_jobs"] == 1)
         with pytest.raises(QueueFull):
-            await encode(station, "one too many")
+            await encode(station, "one too many " * 200)
         await long_one
         await station.until_idle()
         await encode(station, "welcome")
