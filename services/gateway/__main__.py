@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import signal
 
-import uvloop
-
 from services.common.logs import make_logger
+from services.common.running import run_station
 from services.common.tracing import Tracing
 from services.gateway.gateway import Gateway
 from services.gateway.server import run_gateway
 from services.gateway.settings import GatewaySettings
 
 
-async def main(settings: GatewaySettings) -> None:
-    """Runs the gateway until SIGTERM or SIGINT."""
+async def serve(settings: GatewaySettings) -> int:
+    """Runs the gateway until SIGTERM or SIGINT; returns the exit status."""
     log = make_logger(settings.station, settings.log_level, settings.log_format)
     tracing = Tracing(settings.station, settings.otlp_endpoint)
     stop = asyncio.Event()
@@ -25,7 +24,8 @@ async def main(settings: GatewaySettings) -> None:
         await run_gateway(Gateway(settings, tracing, log), stop)
     finally:
         tracing.close()
+    return 0
 
 
 if __name__ == "__main__":
-    uvloop.run(main(GatewaySettings.parse()))
+    run_station(serve(GatewaySettings.parse()))
