@@ -21,7 +21,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from tests.bench.sse_client import Answer, stream_chat
+from tests.bench.sse_client import Answer, Connection
 from tests.support.ports import free_ports
 
 STATIONS = ("gateway", "tokenizer", "detokenizer", "engine")
@@ -81,12 +81,17 @@ def body(number: int, max_tokens: int) -> dict[str, object]:
 
 
 async def load(road: Road, streams: int, max_tokens: int) -> list[Answer]:
-    return await asyncio.gather(*(stream_chat("127.0.0.1", road.port, body(i, max_tokens)) for i in range(streams)))
+    async def one(number: int) -> Answer:
+        async with Connection("127.0.0.1", road.port) as connection:
+            return await connection.stream_chat(body(number, max_tokens))
+
+    return await asyncio.gather(*(one(number) for number in range(streams)))
 
 
 async def one_by_one(road: Road, count: int) -> list[float]:
     """The times to first token, in seconds, of requests that have the road to themselves."""
-    return [(await load(road, 1, 2))[0].time_to_first_token for _ in range(count)]
+    async with Connection("127.0.0.1", road.port) as connection:
+        return [(await connection.stream_chat(body(i, 2))).time_to_first_token for i in range(count)]
 
 
 def measure(step_ms: float, streams: int, max_tokens: int, flags: str) -> dict[str, float]:

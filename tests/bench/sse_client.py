@@ -7,6 +7,8 @@ import json
 import time
 from dataclasses import dataclass, field
 
+LAST_CHUNK = b"0\r\n"
+
 
 @dataclass(slots=True)
 class Answer:
@@ -24,28 +26,39 @@ class Answer:
         return self.event_times[0] - self.sent
 
 
-async def stream_chat(host: str, port: int, body: dict[str, object]) -> Answer:
-    """Sends one streaming chat request on a connection of its own and reads it to the end."""
-    payload = json.dumps(body | {"stream": True, "stream_options": {"include_usage": True}}).encode()
-    reader, writer = await asyncio.open_connection(host, port, limit=1 << 20)
-    answer = Answer(sent=time.perf_counter())
-    try:
-        writer.write(
+class Connection:
+    """One HTTP connection, kept alive between requests as clients do. Use as an async context manager."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._address = (host, port)
+
+    async def __aenter__(self) -> Connection:
+        self._reader, self._writer = await asyncio.open_connection(*self._address, limit=1 << 20)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._writer.close()
+
+    async def stream_chat(self, body: dict[str, object]) -> Answer:
+        """Sends one streaming chat request and reads its answer to the end."""
+        payload = json.dumps(body | {"stream": True, "stream_options": {"include_usage": True}}).encode()
+        answer = Answer(sent=time.perf_counter())
+        self._writer.write(
             b"POST /v1/chat/completions HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
-            b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(payload) + payload
+            b"Content-Length: %d\r\n\r\n" % len(payload) + payload
         )
-        await writer.drain()
-        status = await reader.readline()
+        status = await self._reader.readline()
         if b" 200 " not in status:
-            answer.error = (await reader.read(2000)).decode(errors="replace")
+            answer.error = (await self._reader.read(2000)).decode(errors="replace")
             return answer
-        async for line in reader:
+        async for line in self._reader:
             if line.startswith(b"data: {"):
                 _take(answer, line)
-    finally:
+            elif line == LAST_CHUNK:
+                await self._reader.readline()
+                break
         answer.ended = time.perf_counter()
-        writer.close()
-    return answer
+        return answer
 
 
 def _take(answer: Answer, line: bytes) -> None:
