@@ -13,34 +13,12 @@ import torch
 
 from services.engine.loading.random_weights import random_weights
 from services.engine.models.config import ModelConfig
-from services.engine.models.frequencies import inverse_frequencies
+from services.engine.native_startup import model_fields
 from services.engine.plan import SequencePlan
 
 PAGE_SIZE = 16
 Logits = npt.NDArray[np.float32]
 Int32s = npt.NDArray[np.int32]
-
-
-def model_fields(config: ModelConfig) -> dict[str, Any]:
-    """What a native model must know of `config`."""
-    return {
-        "hidden_size": config.hidden_size,
-        "intermediate_size": config.intermediate_size,
-        "num_layers": config.num_layers,
-        "num_heads": config.num_heads,
-        "num_kv_heads": config.num_kv_heads,
-        "head_dim": config.head_dim,
-        "vocab_size": config.vocab_size,
-        "rms_norm_eps": config.rms_norm_eps,
-        "tie_word_embeddings": config.tie_word_embeddings,
-        "qkv_bias": config.qkv_bias,
-        "o_bias": config.output_bias,
-        "mlp_bias": config.mlp_bias,
-        "qk_norm": config.qk_norm,
-        "activation": "silu",
-        "rope_inv_freq": inverse_frequencies(config.head_dim, config.rope),
-        "rope_attention_scale": 1.0,
-    }
 
 
 def native_model(

@@ -12,8 +12,9 @@ import torch
 
 from services.engine.loading.random_weights import random_weights
 from services.engine.models.config import ModelConfig
+from services.engine.native_startup import model_fields
 from tests.engine.models.reference import FAMILIES
-from tests.engine.native.stepping import PAGE_SIZE, Logits, model_fields, native_model, plan, prompt, step
+from tests.engine.native.stepping import PAGE_SIZE, Logits, native_model, plan, prompt, step
 
 LLAMA = FAMILIES["llama, 9 heads, 3 KV heads"]
 QWEN3 = FAMILIES["qwen3"]
