@@ -111,6 +111,8 @@ class DetokenizerService(detokenizer_pb2_grpc.DetokenizerServicer):
 
     def _open_stream(self, request: detokenizer_pb2.GenerateTextRequest, timeline: Timeline) -> TextStream:
         _check_stops(request.stop)
+        if request.echo:
+            raise InvalidArgument("echo is not supported", "echo")
         skip = request.skip_special_tokens if request.HasField("skip_special_tokens") else True
         prompt_ids = request.request.prompt_ids
         pipeline = TextPipeline(
