@@ -42,7 +42,7 @@ def sequence_from_request(
             f"cache_salt has {salt_bytes} bytes; at most {MAX_CACHE_SALT_BYTES} are allowed", "cache_salt"
         )
     _check_range("priority", request.priority, -MAX_PRIORITY, MAX_PRIORITY)
-    for name in ("logprobs", "prompt_logprobs"):
+    for name in ("logprobs", "prompt_logprobs", "structured_output"):
         if request.HasField(name):
             raise InvalidArgument(f"{name} is not supported", name)
     return Sequence(
