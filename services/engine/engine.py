@@ -72,7 +72,7 @@ class Engine:
             request = live.get(output.sequence.sequence_id)
             if request is None:  # ended by `close` while the step ran
                 continue
-            request.on_token(output.token_id)
+            request.on_tokens(output.token_ids)
             if output.finish_reason is not None:
                 self._end(output.sequence.sequence_id, output.finish_reason, None)
         for sequence_id in report.cancelled:

@@ -72,7 +72,7 @@ class EngineMetrics:
         elif report.num_tokens:
             self._step_seconds.observe(report.seconds)
             self._batch_tokens.observe(report.num_tokens)
-            self._generated.inc(len(report.outputs))
+            self._generated.inc(sum(len(output.token_ids) for output in report.outputs))
 
     def request_ended(self, reason: FinishReason, prompt_tokens: int, phases: Phases) -> None:
         self._finished[reason].inc()

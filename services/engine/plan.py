@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +40,11 @@ class StopParams:
 
 @dataclass(slots=True)
 class SamplingJob:
-    """All that is needed to choose one sequence's next token from its logits.
+    """All that is needed to choose the token that follows one token of a step, from its logits.
 
-    `prompt_ids` and `output_ids` are the scheduler's own lists, to be read while the step runs and not kept.
-    The random number of a token depends on (`params.seed`, `len(output_ids)`) alone, so that neither batch mates nor a
-    recomputation change it.
+    `prompt_ids` and `output_ids` are all ids before the chosen one; they may be the scheduler's own lists, to be read
+    while the step runs and not kept. The random number of a token depends on (`params.seed`, `len(output_ids)`) alone,
+    so that neither batch mates nor a recomputation change it.
     """
 
     params: SamplingParams
@@ -72,7 +73,7 @@ class SequencePlan:
     token_ids: list[int]
     start: int
     page_table: list[int]
-    sampling: SamplingJob | None  # None: a prefill chunk that is not the last, nothing is sampled
+    sampling: list[SamplingJob]  # for each of the last tokens, in order; none in a prefill chunk that is not the last
 
     @property
     def is_decode(self) -> bool:
@@ -93,7 +94,15 @@ class StepPlan:
 
 @dataclass(slots=True)
 class StepResult:
-    """The tokens that a step sampled: one per sequence whose plan has `sampling`, by sequence id."""
+    """The tokens that a step sampled, by sequence id: of each that samples one per job, in the order of its jobs."""
 
     number: int
-    token_ids: dict[int, int]
+    token_ids: dict[int, list[int]]
+
+    @classmethod
+    def of_rows(cls, number: int, sequence_ids: Sequence[int], token_ids: Sequence[int]) -> Self:
+        """From one token per row of logits; the rows of a sequence are in the order of its jobs."""
+        by_sequence: dict[int, list[int]] = {}
+        for sequence_id, token_id in zip(sequence_ids, token_ids, strict=True):
+            by_sequence.setdefault(sequence_id, []).append(token_id)
+        return cls(number, by_sequence)

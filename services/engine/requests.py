@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 
 from services.common.errors import PostroadError
 from services.engine.reporting import RequestRecord
@@ -23,7 +24,7 @@ class LiveRequest(ABC):
         self.ended = False  # on_end was called: there is nothing to abort any more
 
     @abstractmethod
-    def on_token(self, token_id: int) -> None: ...
+    def on_tokens(self, token_ids: Iterable[int]) -> None: ...
 
     @abstractmethod
     def on_end(self, reason: FinishReason, error: PostroadError | None) -> None: ...
@@ -42,8 +43,8 @@ class StreamedRequest(LiveRequest):
         self._error: PostroadError | None = None
         self._wake = asyncio.Event()
 
-    def on_token(self, token_id: int) -> None:
-        self._token_ids.append(token_id)
+    def on_tokens(self, token_ids: Iterable[int]) -> None:
+        self._token_ids.extend(token_ids)
         self._wake.set()
 
     def on_end(self, reason: FinishReason, error: PostroadError | None) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Iterable
 
 from services.common.errors import HandleInUse, PostroadError, SessionUnknown
 from services.engine.reporting import RequestRecord
@@ -32,11 +33,12 @@ class FramedRequest(LiveRequest):
         self._end = engine_pb2.StreamEnd()
         self._error: PostroadError | None = None
 
-    def on_token(self, token_id: int) -> None:
+    def on_tokens(self, token_ids: Iterable[int]) -> None:
         if not self._started:
             self._started = True
             self._session.put_event(engine_pb2.FrameEvent(handle=self.handle, start=stream_start(self.sequence)))
-        self._session.put_token(self.handle, token_id)
+        for token_id in token_ids:
+            self._session.put_token(self.handle, token_id)
 
     def on_end(self, reason: FinishReason, error: PostroadError | None) -> None:
         self._end, self._error = stream_end(self.sequence, reason, error), error

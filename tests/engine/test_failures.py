@@ -65,7 +65,8 @@ class PoisonedExecutor:
         self.info = self._inner.info
 
     def execute(self, plan: StepPlan) -> StepResult:
-        if broken := [s.sequence_id for s in plan.sequences if s.sampling and s.sampling.prompt_ids[0] == self.POISON]:
+        sampling = [s for s in plan.sequences if s.sampling]
+        if broken := [s.sequence_id for s in sampling if s.sampling[0].prompt_ids[0] == self.POISON]:
             raise BrokenSequencesError(broken)
         return self._inner.execute(plan)
 

@@ -23,8 +23,8 @@ class StepBatch:
     token_ids: Tensor  # [tokens], int64
     positions: Tensor  # [tokens], int64
     slots: Tensor  # [tokens], int64: where in the KV pool each token's keys and values go
-    sampled_rows: Tensor  # [sampled], int64: the last row of each sequence that samples
-    sampled_ids: list[int]  # the sequences' ids, in the order of sampled_rows
+    sampled_rows: Tensor  # [sampled], int64: those with a sampling job
+    sampled_ids: list[int]  # the id of each one's sequence
     jobs: list[SamplingJob]  # likewise
 
     @classmethod
@@ -44,10 +44,10 @@ class StepBatch:
             token_ids += sequence.token_ids
             positions += span
             slots += [table[p // page_size] * page_size + p % page_size for p in span]
-            if sequence.sampling is not None:
-                sampled_rows.append(len(token_ids) - 1)
-                sampled_ids.append(sequence.sequence_id)
-                jobs.append(sequence.sampling)
+            num_sampled = len(sequence.sampling)
+            sampled_rows += range(len(token_ids) - num_sampled, len(token_ids))
+            sampled_ids += [sequence.sequence_id] * num_sampled
+            jobs += sequence.sampling
 
         def on_device(values: list[int]) -> Tensor:
             return torch.tensor(values, dtype=torch.int64, device=device)

@@ -28,8 +28,8 @@ class FlatStep:
     context_lengths: Int32s  # [sequences], tokens in pages once the step is done
     page_table: Int32s  # the sequences' pages, one table after the other
     page_table_offsets: Int32s
-    logit_rows: Int32s  # [sampled], the last token of each sequence that samples
-    sampled_ids: list[int]  # the sequences' ids, in the order of logit_rows
+    logit_rows: Int32s  # [sampled], the tokens with a sampling job
+    sampled_ids: list[int]  # the id of each one's sequence
     jobs: list[SamplingJob]  # likewise
 
     @classmethod
@@ -38,7 +38,10 @@ class FlatStep:
         # Lists go into array.array at half the time that numpy takes.
         token_ids, positions, page_table = array("i"), array("i"), array("i")
         sequence_offsets, page_table_offsets = [0], [0]
-        context_lengths, logit_rows, sampled_ids, jobs = [], [], [], []
+        context_lengths: list[int] = []
+        logit_rows: list[int] = []
+        sampled_ids: list[int] = []
+        jobs: list[SamplingJob] = []
         for sequence in sequences:
             end = sequence.start + len(sequence.token_ids)
             if len(sequence.page_table) * page_size < end:
@@ -49,10 +52,10 @@ class FlatStep:
             sequence_offsets.append(len(token_ids))
             page_table_offsets.append(len(page_table))
             context_lengths.append(end)
-            if sequence.sampling is not None:
-                logit_rows.append(len(token_ids) - 1)
-                sampled_ids.append(sequence.sequence_id)
-                jobs.append(sequence.sampling)
+            num_sampled = len(sequence.sampling)
+            logit_rows += range(len(token_ids) - num_sampled, len(token_ids))
+            sampled_ids += [sequence.sequence_id] * num_sampled
+            jobs += sequence.sampling
         return cls(
             token_ids=_int32(token_ids),
             positions=_int32(positions),
@@ -91,7 +94,7 @@ class NativeExecutor:
         )
         with naming_sequences(step.sampled_ids):
             tokens = sample(logits, step.jobs, self._threads) if step.jobs else []
-        return StepResult(plan.number, dict(zip(step.sampled_ids, tokens, strict=True)))
+        return StepResult.of_rows(plan.number, step.sampled_ids, tokens)
 
     def close(self) -> None:
         """Drops weights and KV pool."""

@@ -121,13 +121,16 @@ class ScriptedExecutor:
 
     def execute(self, plan: StepPlan) -> StepResult:
         """The token of output position n is the script's n-th one, or the next after it that is not forbidden."""
-        jobs = [(entry.sequence_id, entry.sampling) for entry in plan.sequences if entry.sampling is not None]
+        jobs = {entry.sequence_id: entry.sampling for entry in plan.sequences if entry.sampling}
         known = self._replayed
         self._replayed = {
-            sequence_id: known.get(sequence_id) or self._script.token_ids_for(job.prompt_ids)
-            for sequence_id, job in jobs
+            sequence_id: known.get(sequence_id) or self._script.token_ids_for(sampling[0].prompt_ids)
+            for sequence_id, sampling in jobs.items()
         }
-        tokens = {sequence_id: _next_token(self._replayed[sequence_id], job) for sequence_id, job in jobs}
+        tokens = {
+            sequence_id: [_next_token(self._replayed[sequence_id], job) for job in sampling]
+            for sequence_id, sampling in jobs.items()
+        }
         if all(_continues_output(entry) for entry in plan.sequences):
             self._wait_for_clock()
         return StepResult(plan.number, tokens)
@@ -144,7 +147,7 @@ class ScriptedExecutor:
 
 
 def _continues_output(entry: SequencePlan) -> bool:
-    return entry.is_decode and entry.sampling is not None and len(entry.sampling.output_ids) > 0
+    return len(entry.sampling) == len(entry.token_ids) and len(entry.sampling[0].output_ids) > 0
 
 
 def _next_token(script: tuple[int, ...], job: SamplingJob) -> int:

@@ -43,7 +43,7 @@ class TorchExecutor:
             return StepResult(plan.number, {})
         try:
             with torch.inference_mode():
-                return StepResult(plan.number, self._run(plan))
+                return self._run(plan)
         except BaseException:
             self._pool.clear()
             raise
@@ -52,12 +52,12 @@ class TorchExecutor:
         """Drops weights and KV pool."""
         del self._model, self._pool, self._attention
 
-    def _run(self, plan: StepPlan) -> dict[int, int]:
+    def _run(self, plan: StepPlan) -> StepResult:
         batch = StepBatch.build(plan.sequences, self.info.page_size, self._model.device)
         attend = self._attention.prepare(batch)
         hidden_states = self._model.hidden_states(batch.token_ids, batch.positions, attend)
         if not batch.jobs:
-            return {}
+            return StepResult(plan.number, {})
         logits = self._model.logits(hidden_states[batch.sampled_rows])
         with naming_sequences(batch.sampled_ids):
-            return dict(zip(batch.sampled_ids, sample(logits, batch.jobs), strict=True))
+            return StepResult.of_rows(plan.number, batch.sampled_ids, sample(logits, batch.jobs))

@@ -128,15 +128,16 @@ class Scheduler:
         Raises StepOrderError, and changes nothing, if plan and result are not those of the step in flight.
         """
         step = self._step
-        sampled = {entry.sequence_id for entry in plan.sequences if entry.sampling is not None}
+        sampled = {entry.sequence_id: len(entry.sampling) for entry in plan.sequences if entry.sampling}
         if step is None or step.plan is not plan:
             raise StepOrderError(f"step {plan.number} is not in flight")
-        if result.number != plan.number or result.token_ids.keys() != sampled:
+        given = {sequence_id: len(token_ids) for sequence_id, token_ids in result.token_ids.items()}
+        if result.number != plan.number or given != sampled:
             raise StepOrderError(f"result {result.number} does not fit step {plan.number}")
         self._step = None
         now = self._clock()
         outputs = [
-            self._append_token(sequence, result.token_ids[sequence_id], now)
+            self._append_tokens(sequence, result.token_ids[sequence_id], now)
             for sequence_id, sequence in step.sequences.items()
             if sequence_id in sampled and sequence.state is SequenceState.RUNNING
         ]
@@ -234,15 +235,17 @@ class Scheduler:
         step.given_up_pages += self._cache.commit(sequence, end)
 
     def _sequence_plan(self, sequence: Sequence, start: int, end: int) -> SequencePlan:
-        job = None
+        jobs = []
         if end == sequence.num_tokens:
-            job = SamplingJob(sequence.sampling, sequence.prompt_ids, sequence.output_ids, sequence.forbidden_ids())
+            jobs.append(
+                SamplingJob(sequence.sampling, sequence.prompt_ids, sequence.output_ids, sequence.forbidden_ids())
+            )
         return SequencePlan(
             sequence_id=sequence.sequence_id,
             token_ids=sequence.token_slice(start, end),
             start=start,
             page_table=sequence.page_table.copy(),
-            sampling=job,
+            sampling=jobs,
         )
 
     def _secure_pages(self, step: Step, sequence: Sequence, end: int) -> int:
@@ -296,23 +299,32 @@ class Scheduler:
         available = self._cache.num_available
         return needed <= available or needed - self._cache.count_shared_in_use(sequence) <= available
 
-    def _append_token(self, sequence: Sequence, token_id: int, now: int) -> SequenceOutput:
-        may_stop = len(sequence.output_ids) >= sequence.stop.min_tokens
-        sequence.output_ids.append(token_id)
+    def _append_tokens(self, sequence: Sequence, token_ids: list[int], now: int) -> SequenceOutput:
+        """Adds new tokens up to the one that ends the sequence, if any of them does."""
         if sequence.first_token_ns is None:
             sequence.first_token_ns = now
         sequence.last_token_ns = now
-        reason: FinishReason | None = None
+        output = SequenceOutput(sequence, [], None)
+        for token_id in token_ids:
+            output.token_ids.append(token_id)
+            output.finish_reason = self._append_token(sequence, token_id)
+            if output.finish_reason is not None:
+                self._running.remove(sequence)
+                self._cache.release(sequence)
+                self._end(sequence, output.finish_reason)
+                break
+        return output
+
+    def _append_token(self, sequence: Sequence, token_id: int) -> FinishReason | None:
+        """Returns why the token ends the sequence, if it does."""
+        may_stop = len(sequence.output_ids) >= sequence.stop.min_tokens
+        sequence.output_ids.append(token_id)
         if may_stop and token_id in sequence.stop.stop_token_ids:
-            reason = FinishReason.STOP
             sequence.stop_token_id = token_id
-        elif len(sequence.output_ids) >= sequence.stop.max_tokens or sequence.num_tokens >= self._max_model_len:
-            reason = FinishReason.LENGTH
-        if reason is not None:
-            self._running.remove(sequence)
-            self._cache.release(sequence)
-            self._end(sequence, reason)
-        return SequenceOutput(sequence, token_id, reason)
+            return FinishReason.STOP
+        if len(sequence.output_ids) >= sequence.stop.max_tokens or sequence.num_tokens >= self._max_model_len:
+            return FinishReason.LENGTH
+        return None
 
     def _end(self, sequence: Sequence, reason: FinishReason) -> None:
         sequence.state = SequenceState.FINISHED

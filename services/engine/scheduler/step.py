@@ -14,10 +14,10 @@ class StepOrderError(RuntimeError):
 
 @dataclass(slots=True)
 class SequenceOutput:
-    """One sampled token. `finish_reason` is set if it was the sequence's last."""
+    """What a step made of one sequence: at least one token. `finish_reason` is set if the last of them ended it."""
 
     sequence: Sequence
-    token_id: int
+    token_ids: list[int]
     finish_reason: FinishReason | None
 
 

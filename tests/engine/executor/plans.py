@@ -32,8 +32,17 @@ class Sequence:
         """The next `num_tokens` tokens that are not computed yet; all of them by default."""
         known = self.prompt + self.output
         end = len(known) if num_tokens is None else self.computed + num_tokens
-        job = SamplingJob(self.params, self.prompt, self.output) if end == len(known) else None
-        return SequencePlan(self.sequence_id, known[self.computed : end], self.computed, self.page_table, job)
+        jobs = [SamplingJob(self.params, self.prompt, self.output)] if end == len(known) else []
+        return SequencePlan(self.sequence_id, known[self.computed : end], self.computed, self.page_table, jobs)
+
+    def plan_verifying(self, proposed: list[int]) -> SequencePlan:
+        """The one token that is not computed yet and guesses of those that follow, with a job for each of them."""
+        known = self.prompt + self.output
+        assert self.computed == len(known) - 1
+        jobs = [
+            SamplingJob(self.params, self.prompt, self.output + proposed[:count]) for count in range(len(proposed) + 1)
+        ]
+        return SequencePlan(self.sequence_id, [known[-1], *proposed], self.computed, self.page_table, jobs)
 
 
 def step(executor: Executor, *plans: tuple[Sequence, int | None]) -> None:
@@ -41,11 +50,11 @@ def step(executor: Executor, *plans: tuple[Sequence, int | None]) -> None:
     sequences = [sequence.plan(count) for sequence, count in plans]
     result = executor.execute(StepPlan(7, sequences))
     assert result.number == 7
-    assert set(result.token_ids) == {plan.sequence_id for plan in sequences if plan.sampling is not None}
+    assert set(result.token_ids) == {plan.sequence_id for plan in sequences if plan.sampling}
     for (sequence, _), plan in zip(plans, sequences, strict=True):
         sequence.computed += len(plan.token_ids)
         if sequence.sequence_id in result.token_ids:
-            sequence.output.append(result.token_ids[sequence.sequence_id])
+            sequence.output += result.token_ids[sequence.sequence_id]
 
 
 def decode(executor: Executor, *sequences: Sequence, num_steps: int) -> None:

@@ -148,6 +148,26 @@ def test_steps_that_sample_nothing(executor: NativeExecutor) -> None:
     assert executor.execute(StepPlan(4, [Sequence(1, _prompt(41, 6), [0, 1]).plan(5)])).token_ids == {}
 
 
+@pytest.mark.parametrize("params", [GREEDY, DRAWN, replace(DRAWN, frequency_penalty=1.5, repetition_penalty=1.2)])
+def test_tokens_sampled_at_several_rows_of_a_sequence_are_those_sampled_one_by_one(
+    executor: NativeExecutor, params: SamplingParams
+) -> None:
+    sequence = Sequence(1, _prompt(43, 30), [4, 9, 2], params)
+    alone = _alone(executor, sequence, 9)
+    step(executor, (sequence, None))
+    beside = Sequence(2, _prompt(44, 12), [11])
+    plans = [sequence.plan_verifying(alone[1:5]), beside.plan(), sequence.plan_verifying([*alone[1:3], 5, 6])]
+    right = executor.execute(StepPlan(1, plans[:2]))
+    assert right.token_ids == {1: alone[1:6], 2: _alone(executor, beside, 1)}
+    wrong = executor.execute(StepPlan(2, plans[2:]))
+    assert wrong.token_ids[1][:3] == alone[1:4]
+    assert len(wrong.token_ids[1]) == 5
+    sequence.output += alone[1:4]
+    sequence.computed += 3
+    decode(executor, sequence, num_steps=5)  # over the keys and values of guesses that were wrong
+    assert sequence.output == alone
+
+
 def test_a_page_table_that_is_too_short_is_an_error(executor: NativeExecutor) -> None:
     with pytest.raises(IndexError, match="sequence 1 do not hold 17 tokens"):
         step(executor, (Sequence(1, _prompt(42, 17), [0]), None))

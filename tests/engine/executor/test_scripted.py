@@ -17,8 +17,8 @@ INFO = ExecutorInfo(num_pages=8, page_size=4, vocab_size=100, max_model_len=32)
 
 
 def entry(sequence_id, output, *, prompt=(1, 2), tokens=1, samples=True, forbidden=()):
-    job = SamplingJob(SamplingParams(), list(prompt), list(output), frozenset(forbidden)) if samples else None
-    return SequencePlan(sequence_id, [0] * tokens, 0, [0], job)
+    jobs = [SamplingJob(SamplingParams(), list(prompt), list(output), frozenset(forbidden))] if samples else []
+    return SequencePlan(sequence_id, [0] * tokens, 0, [0], jobs)
 
 
 def executor(*ids):
@@ -30,19 +30,25 @@ def test_only_sequences_that_sample_get_a_token():
         StepPlan(3, [entry(1, []), entry(2, [5], tokens=4, samples=False), entry(3, [5, 6])])
     )
     assert result.number == 3
-    assert result.token_ids == {1: 5, 3: 7}
+    assert result.token_ids == {1: [5], 3: [7]}
 
 
 def test_the_position_alone_decides_so_that_a_preempted_sequence_goes_on_where_it_was():
     replay = executor(5, 6, 7)
-    assert replay.execute(StepPlan(1, [entry(1, [5])])).token_ids == {1: 6}
-    assert replay.execute(StepPlan(2, [entry(9, [])])).token_ids == {9: 5}  # 1 was preempted
-    assert replay.execute(StepPlan(3, [entry(1, [5, 6], tokens=4)])).token_ids == {1: 7}
+    assert replay.execute(StepPlan(1, [entry(1, [5])])).token_ids == {1: [6]}
+    assert replay.execute(StepPlan(2, [entry(9, [])])).token_ids == {9: [5]}  # 1 was preempted
+    assert replay.execute(StepPlan(3, [entry(1, [5, 6], tokens=4)])).token_ids == {1: [7]}
+
+
+def test_a_sequence_gets_one_token_per_job():
+    plan = entry(1, [5], tokens=3)
+    plan.sampling = [SamplingJob(SamplingParams(), [1, 2], [5, 6, 9][:count]) for count in (1, 2, 3)]
+    assert executor(5, 6, 7).execute(StepPlan(1, [plan, entry(2, [])])).token_ids == {1: [6, 7, 5], 2: [5]}
 
 
 def test_forbidden_ids_are_passed_over():
-    assert executor(5, 6, 7).execute(StepPlan(1, [entry(1, [], forbidden={5, 6})])).token_ids == {1: 7}
-    assert executor(0).execute(StepPlan(1, [entry(1, [], forbidden={0, 1})])).token_ids == {1: 2}
+    assert executor(5, 6, 7).execute(StepPlan(1, [entry(1, [], forbidden={5, 6})])).token_ids == {1: [7]}
+    assert executor(0).execute(StepPlan(1, [entry(1, [], forbidden={0, 1})])).token_ids == {1: [2]}
 
 
 class Clock:

@@ -93,6 +93,23 @@ def test_a_prompt_that_arrives_between_decodes(executor: TorchExecutor, oracle: 
     assert arriving.output == oracle.greedy(arriving.prompt, 4)
 
 
+def test_tokens_sampled_at_several_rows_of_a_sequence_are_those_sampled_one_by_one(
+    executor: TorchExecutor, oracle: Oracle
+) -> None:
+    sequence = Sequence(1, _prompt(6, 21), list(range(8)))
+    expected = oracle.greedy(sequence.prompt, 9)
+    step(executor, (sequence, None))
+    beside = Sequence(2, _prompt(7, 9), list(range(8, 12)))
+    result = executor.execute(StepPlan(1, [beside.plan(), sequence.plan_verifying(expected[1:5])]))
+    assert result.token_ids == {1: expected[1:6], 2: oracle.greedy(beside.prompt, 1)}
+    wrong = executor.execute(StepPlan(2, [sequence.plan_verifying([*expected[1:3], 5, 6])]))
+    assert wrong.token_ids[1][:3] == expected[1:4]
+    sequence.output += expected[1:4]
+    sequence.computed += 3
+    decode(executor, sequence, num_steps=5)  # over the keys and values of guesses that were wrong
+    assert sequence.output == expected
+
+
 def test_decodes_of_very_different_lengths(executor: TorchExecutor, oracle: Oracle) -> None:
     """Lengths on both sides of every limit by which decodes are grouped: of a page, of 16 pages, of 32."""
     lengths = [1, 3, 4, 5, 59, 63, 64, 70, 140]

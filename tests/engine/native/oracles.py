@@ -33,7 +33,7 @@ class TorchStepper:
     def step(self, *plans: SequencePlan) -> Logits:
         """Logits of each plan's last token, in the order of the plans: [sequences, vocab_size]."""
         job = SamplingJob(SamplingParams(), [], [])
-        numbered = [SequencePlan(i, p.token_ids, p.start, p.page_table, job) for i, p in enumerate(plans)]
+        numbered = [SequencePlan(i, p.token_ids, p.start, p.page_table, [job]) for i, p in enumerate(plans)]
         with torch.inference_mode():
             batch = StepBatch.build(numbered, self.pool.page_size, self.model.device)
             attend = TorchAttention(self.pool).prepare(batch)
@@ -46,7 +46,7 @@ class TorchStepper:
         ends = range(1, len(token_ids) + 1)
         pages = list(range(len(token_ids) // self.pool.page_size + 1))
         return np.concatenate(
-            [self.step(SequencePlan(0, token_ids[end - 1 : end], end - 1, pages, None)) for end in ends]
+            [self.step(SequencePlan(0, token_ids[end - 1 : end], end - 1, pages, [])) for end in ends]
         )
 
 

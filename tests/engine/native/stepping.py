@@ -84,7 +84,7 @@ def run(model: postroad_native.Model, arguments: Arguments) -> Logits:
 
 
 def plan(token_ids: Sequence[int], page_table: Sequence[int], start: int = 0) -> SequencePlan:
-    return SequencePlan(0, list(token_ids), start, list(page_table), None)
+    return SequencePlan(0, list(token_ids), start, list(page_table), [])
 
 
 def prompt(seed: int, length: int, vocab_size: int = 97) -> list[int]:

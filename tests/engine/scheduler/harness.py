@@ -94,7 +94,7 @@ class Harness:
         outputs = self.scheduler.apply(plan, self.executor.execute(plan))
         self.scheduler.check_integrity()
         for output in outputs:
-            self.received[output.sequence.sequence_id].append(output.token_id)
+            self.received[output.sequence.sequence_id] += output.token_ids
             assert output.finish_reason is output.sequence.finish_reason
         return outputs
 

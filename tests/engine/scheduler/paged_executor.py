@@ -51,32 +51,39 @@ class PagedExecutor:
         written: set[tuple[int, int]] = set()
         # In the plan's order: a sequence that shares pages with an earlier one of the same step must come after it.
         digests = [self._write(sequence, written) for sequence in plan.sequences]
-        sampled: dict[int, int] = {}
-        for sequence, digest in zip(plan.sequences, digests, strict=True):
-            job = sequence.sampling
-            if job is not None:
-                self._check_history(sequence, job)
-                sampled[sequence.sequence_id] = choose_token(digest, self.info.vocab_size, job.forbidden_ids)
+        sampled: dict[int, list[int]] = {}
+        for sequence, rows in zip(plan.sequences, digests, strict=True):
+            jobs = sequence.sampling
+            if jobs:
+                end = sequence.start + len(sequence.token_ids)
+                for length, job in enumerate(jobs, start=end - len(jobs) + 1):
+                    self._check_history(sequence, length, job)
+                sampled[sequence.sequence_id] = [
+                    choose_token(digest, self.info.vocab_size, job.forbidden_ids)
+                    for digest, job in zip(rows[-len(jobs) :], jobs, strict=True)
+                ]
         return StepResult(plan.number, sampled)
 
     def close(self) -> None:
         self._slots.clear()
 
-    def _write(self, plan: SequencePlan, written: set[tuple[int, int]]) -> int:
+    def _write(self, plan: SequencePlan, written: set[tuple[int, int]]) -> list[int]:
         assert plan.token_ids, "a sequence without tokens is in the plan"
         assert all(0 <= page < self.info.num_pages for page in plan.page_table)
         digest = self._slots[self._slot(plan, plan.start - 1)] if plan.start else 0
+        digests: list[int] = []
         for position, token_id in enumerate(plan.token_ids, start=plan.start):
             slot = self._slot(plan, position)
             assert slot not in written, "two sequences write one slot in the same step"
             written.add(slot)
             digest = self._slots[slot] = extend_digest(digest, token_id)
-        return digest
+            digests.append(digest)
+        return digests
 
-    def _check_history(self, plan: SequencePlan, job: SamplingJob) -> None:
-        """Every slot of the sequence must hold the digest of its own history, not only the one before the last."""
+    def _check_history(self, plan: SequencePlan, length: int, job: SamplingJob) -> None:
+        """The first `length` slots must hold the digests of the job's own history, not only the one before the last."""
         history = [*job.prompt_ids, *job.output_ids]
-        assert len(history) == plan.start + len(plan.token_ids), "the last token computed is not the last known"
+        assert len(history) == length, "the job's last token is not that of its row"
         digest = 0
         for position, token_id in enumerate(history):
             digest = extend_digest(digest, token_id)
