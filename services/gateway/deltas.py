@@ -1,4 +1,4 @@
-"""What a running request yields: text, and at last how it ended."""
+"""What a running request yields: text, and at last how each of its choices ended."""
 
 from __future__ import annotations
 
@@ -27,20 +27,32 @@ class StationTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
-    """The terminal event of a finished request. `finish_reason` is OpenAI's word: stop or length."""
+class Usage:
+    """Tokens of one run, or of a whole request. Meanings: `postroad.v1.Usage`."""
 
-    finish_reason: str
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
-    times: StationTimes
 
 
 @dataclass(frozen=True, slots=True)
-class Delta:
-    """New text, possibly empty; `start` in the first, `ending` in the last."""
+class Ending:
+    """The terminal event of a finished run. `finish_reason` is OpenAI's word: stop or length."""
 
+    finish_reason: str
+    usage: Usage
+    times: StationTimes
+
+
+@dataclass(slots=True)  # not frozen: that takes longer to make, and one is made per token
+class Delta:
+    """New text of one choice, possibly empty; `start` in the choice's first, `ending` in its last.
+
+    `tokens`: how many it stands for, those whose text is still held back included.
+    """
+
+    choice: int
     text: str
+    tokens: int
     start: EngineStart | None = None
     ending: Ending | None = None

@@ -94,10 +94,8 @@ def _client_param(param: str | None, prompt_field: str | None) -> str | None:
     if param is None:
         return None
     name = re.split(r"[.\[]", param, maxsplit=1)[0]
-    if name == "prompt_ids" and prompt_field == "prompt":
-        return param.replace(name, prompt_field, 1)
     if name in ("prompt_ids", "texts"):
-        return prompt_field or "prompt"
+        return prompt_field if prompt_field == "messages" else param.replace(name, "prompt", 1)
     return param.replace(name, _CLIENT_NAMES.get(name, name), 1)
 
 
@@ -119,6 +117,14 @@ def from_station(error: errors.PostroadError, prompt_field: str | None = None) -
     if is_transient(error):
         return ApiError(503, error.message, kind="server_error", code=code, retry_after=_RETRY_AFTER)
     return ApiError(500, error.message, kind="server_error", code=code)
+
+
+def rename_field(error: errors.PostroadError, old: str, new: str) -> None:
+    """Where a station's error is about the field `old`, or a part of it, calls it `new`."""
+    if error.param is not None and error.param.startswith(old):
+        error.param = new + error.param.removeprefix(old)
+        if error.message.startswith(old):
+            error.message = new + error.message.removeprefix(old)
 
 
 def is_transient(error: errors.PostroadError) -> bool:

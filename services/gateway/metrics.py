@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -57,7 +57,7 @@ class GatewayMetrics:
         )
         self._per_token = Histogram(
             "postroad_time_per_output_token_seconds",
-            "Mean time per token after the first one, one observation per request.",
+            "Mean time per token after the first one, one observation per choice.",
             buckets=_PER_TOKEN_BUCKETS,
             registry=registry,
         )
@@ -76,10 +76,11 @@ class GatewayMetrics:
         if times.time_to_first_token is not None:
             self._first_token.observe(times.time_to_first_token / _MS)
 
-    def finished(self, times: RequestTimes, completion_tokens: int) -> None:
-        """Observes a request that ran to its end."""
+    def finished(self, times: RequestTimes, completion_tokens: Sequence[int]) -> None:
+        """Observes a request that ran to its end. `completion_tokens`: of each of `times.runs`."""
         for name, milliseconds in times.phases().items():
             self._phases[name].observe(milliseconds / _MS)
         self._whole.observe(times.total / _MS)
-        if completion_tokens > 1:
-            self._per_token.observe((times.generate_end - times.first_delta) / 1e9 / (completion_tokens - 1))
+        for run, tokens in zip(times.runs, completion_tokens, strict=True):
+            if tokens > 1:
+                self._per_token.observe((run.generate_end - run.first_delta) / 1e9 / (tokens - 1))

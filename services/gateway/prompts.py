@@ -1,32 +1,44 @@
-"""The forms in which a prompt arrives."""
+"""The forms in which the prompts of a request arrive."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 
 @dataclass(frozen=True, slots=True)
-class TextPrompt:
-    """Text to encode. `add_special_tokens` None: as the model expects."""
+class TextPrompts:
+    """Texts to encode, at least one. `add_special_tokens` None: as the model expects."""
 
-    text: str
+    texts: list[str]
     add_special_tokens: bool | None = None
 
+    @property
+    def count(self) -> int:
+        """How many prompts these are."""
+        return len(self.texts)
+
 
 @dataclass(frozen=True, slots=True)
-class IdsPrompt:
-    """Token ids, taken as they are."""
+class IdsPrompts:
+    """Token ids, one list per prompt, taken as they are."""
 
-    ids: list[int]
+    ids: list[list[int]]
+
+    @property
+    def count(self) -> int:
+        """How many prompts these are."""
+        return len(self.ids)
 
 
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:
-    """Messages for the model's chat template, as JSON text."""
+    """Messages for the model's chat template, as JSON text: one prompt."""
 
     messages_json: str
     add_generation_prompt: bool | None = None
     template_kwargs_json: str | None = None
+    count: ClassVar[int] = 1
 
 
-Prompt = TextPrompt | IdsPrompt | ChatPrompt
+Prompts = TextPrompts | IdsPrompts | ChatPrompt

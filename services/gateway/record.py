@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from structlog.typing import FilteringBoundLogger
 
 from services.common.tracing import OpenSpan
-from services.gateway.deltas import Ending
+from services.gateway.deltas import Ending, Usage
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.timings import RequestTimes
 
@@ -26,17 +27,22 @@ class RequestRecord:
     answered: bool = False  # whole, to the last byte
     reason: str | None = None  # of a failure
     prompt_tokens: int | None = None
-    ending: Ending | None = None
+    endings: Sequence[Ending] = ()  # of all choices, once all have ended
+    usage: Usage | None = None  # likewise
     times: RequestTimes = field(default_factory=RequestTimes)
 
     @property
     def outcome(self) -> str:
-        """In a word, as in all stations: stop, length or ok; cancelled; or a failure's reason in small letters."""
+        """In a word, as in all stations: stop, length or ok; cancelled; or a failure's reason in small letters.
+
+        Of several choices length tells more than stop.
+        """
         if self.reason is not None:
             return self.reason
         if not self.answered:
             return "cancelled"
-        return "ok" if self.ending is None else self.ending.finish_reason
+        reasons = {ending.finish_reason for ending in self.endings}
+        return "length" if "length" in reasons else reasons.pop() if reasons else "ok"
 
     def fields(self) -> dict[str, Any]:
         """The log line's fields; times in milliseconds."""
@@ -49,11 +55,12 @@ class RequestRecord:
             "time_to_first_token_ms": self.times.time_to_first_token,
             **self.times.as_json(),
         }
-        if self.ending is not None:
+        if self.usage is not None:
             fields |= {
-                "completion_tokens": self.ending.completion_tokens,
-                "cached_tokens": self.ending.cached_tokens,
-                "preemptions": self.ending.times.preemptions,
+                "choices": len(self.endings),
+                "completion_tokens": self.usage.completion_tokens,
+                "cached_tokens": self.usage.cached_tokens,
+                "preemptions": sum(ending.times.preemptions for ending in self.endings),
             }
         return {name: _rounded(value) for name, value in fields.items() if value is not None}
 
@@ -72,8 +79,8 @@ class Reporter:
     def report(self, record: RequestRecord, status: int) -> None:
         """`status`: the HTTP status that was sent, or CLIENT_CLOSED."""
         self._metrics.first_token(record.times)
-        if record.answered and record.ending is not None:
-            self._metrics.finished(record.times, record.ending.completion_tokens)
+        if record.answered and record.usage is not None:
+            self._metrics.finished(record.times, [ending.usage.completion_tokens for ending in record.endings])
         fields = record.fields()
         self._log.info("request", status=status, **fields)
         for name, start, end in record.times.spans():

@@ -1,9 +1,9 @@
-"""A request's journey through the stations: prompt → token ids → text, each hop tried once more where that is safe."""
+"""A request's journey through the stations: prompts → token ids → text, each hop tried once more where that is safe."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
@@ -14,12 +14,14 @@ from services.common.errors import DETAILS_KEY, Internal, PostroadError, Unavail
 from services.common.request_context import RequestContext
 from services.gateway import wire
 from services.gateway.deltas import Delta
-from services.gateway.errors import is_transient
-from services.gateway.prompts import ChatPrompt, IdsPrompt, Prompt, TextPrompt
+from services.gateway.errors import is_transient, rename_field
+from services.gateway.merging import merge
+from services.gateway.prompts import ChatPrompt, IdsPrompts, Prompts, TextPrompts
 from services.gateway.replicas import Engine, Stations
+from services.gateway.runs import Run
 from services.gateway.timings import RequestTimes
 from services.gateway.waiting_room import WaitingRoom
-from services.pb.postroad.v1 import detokenizer_pb2, detokenizer_pb2_grpc, tokenizer_pb2_grpc
+from services.pb.postroad.v1 import detokenizer_pb2_grpc, tokenizer_pb2_grpc
 
 
 class Road:
@@ -37,12 +39,12 @@ class Road:
         self._tokenizer = tokenizer_pb2_grpc.TokenizerStub(stations.tokenizer.channel)
         self._detokenizer = detokenizer_pb2_grpc.DetokenizerStub(stations.detokenizer.channel)
 
-    async def token_ids(self, prompt: Prompt, context: RequestContext, times: RequestTimes) -> list[int]:
-        """The prompt's token ids. Raises what the tokenizer raises, or Unavailable when it does not come back."""
-        if isinstance(prompt, IdsPrompt):
-            return prompt.ids
+    async def token_ids(self, prompts: Prompts, context: RequestContext, times: RequestTimes) -> list[list[int]]:
+        """The token ids of each prompt. Raises what the tokenizer raises, or Unavailable when it does not come back."""
+        if isinstance(prompts, IdsPrompts):
+            return prompts.ids
         try:
-            return await self._tokenise(prompt, context, times)
+            return await self._tokenise(prompts, context, times)
         except PostroadError as error:
             if not is_transient(error):
                 raise
@@ -50,29 +52,51 @@ class Road:
                 back = await self._stations.tokenizer.confirm(self.patience(context))
             if not back:
                 raise
-        return await self._tokenise(prompt, context, times)
+        return await self._tokenise(prompts, context, times)
 
     async def _tokenise(
-        self, prompt: TextPrompt | ChatPrompt, context: RequestContext, times: RequestTimes
-    ) -> list[int]:
+        self, prompts: TextPrompts | ChatPrompt, context: RequestContext, times: RequestTimes
+    ) -> list[list[int]]:
         times.tokenise_start = time.monotonic_ns()
         metadata, timeout = context.metadata(), context.time_remaining()
         try:
-            if isinstance(prompt, ChatPrompt):
-                request = wire.render_request(prompt)
-                ids = (await self._tokenizer.RenderChat(request, metadata=metadata, timeout=timeout)).ids
+            if isinstance(prompts, ChatPrompt):
+                render = wire.render_request(prompts)
+                ids = [(await self._tokenizer.RenderChat(render, metadata=metadata, timeout=timeout)).ids]
             else:
-                encode = wire.encode_request(prompt)
-                ids = (await self._tokenizer.Encode(encode, metadata=metadata, timeout=timeout)).encodings[0].ids
+                encode = wire.encode_request(prompts)
+                encodings = (await self._tokenizer.Encode(encode, metadata=metadata, timeout=timeout)).encodings
+                ids = [encoding.ids for encoding in encodings]
         except grpc.aio.AioRpcError as error:
-            raise self._typed(error, "tokenizer", context) from None
+            typed = self._typed(error, "tokenizer", context)
+            if isinstance(prompts, TextPrompts) and len(prompts.texts) == 1:
+                rename_field(typed, "texts[0]", "texts")
+            raise typed from None
         times.tokenise_end = time.monotonic_ns()
-        return list(ids)
+        return [list(of_one) for of_one in ids]
 
-    async def generate(
-        self, request: detokenizer_pb2.GenerateTextRequest, context: RequestContext, times: RequestTimes
-    ) -> AsyncGenerator[Delta, None]:
-        """The request's text; the last delta has the ending. Closing the generator cancels the work.
+    def generate_all(self, runs: Sequence[Run], context: RequestContext) -> AsyncGenerator[Delta, None]:
+        """The text of all runs as it comes; each has an ending in its last delta. Closing cancels the work of all.
+
+        The first run that fails ends the request.
+        """
+        if len(runs) == 1:
+            return self.generate(runs[0], context)
+        one_prompt = all(run.prompt == 0 for run in runs)
+        return merge([(self.generate if one_prompt else self._generate_named)(run, context) for run in runs])
+
+    async def _generate_named(self, run: Run, context: RequestContext) -> AsyncGenerator[Delta, None]:
+        """As `generate`; an error says which of several prompts it is about."""
+        try:
+            async with aclosing(self.generate(run, context)) as deltas:
+                async for delta in deltas:
+                    yield delta
+        except PostroadError as error:
+            rename_field(error, "prompt_ids", f"prompt_ids[{run.prompt}]")
+            raise
+
+    async def generate(self, run: Run, context: RequestContext) -> AsyncGenerator[Delta, None]:
+        """The run's text; the last delta has the ending. Closing the generator cancels the work.
 
         Before the first delta a failure that may pass is tried once more: on another engine, or on the same one after
         it says that it serves. After the first delta it is raised.
@@ -83,12 +107,12 @@ class Road:
             with self._waiting.place():
                 engine = await self._stations.engines.choose(until, avoid=failed)
             try:
-                async with aclosing(self._run(engine, request, context, times)) as deltas:
+                async with aclosing(self._try(engine, run, context)) as deltas:
                     async for delta in deltas:
                         yield delta
                 return
             except PostroadError as error:
-                if failed is not None or times.first_delta or not is_transient(error):
+                if failed is not None or run.times.first_delta or not is_transient(error):
                     raise
                 self._log.warning("generate failed", request_id=context.request_id, reason=error.reason)
                 until = self.patience(context)
@@ -98,18 +122,17 @@ class Road:
                     raise
                 failed = engine
 
-    async def _run(
-        self, engine: Engine, request: detokenizer_pb2.GenerateTextRequest, context: RequestContext, times: RequestTimes
-    ) -> AsyncGenerator[Delta, None]:
+    async def _try(self, engine: Engine, run: Run, context: RequestContext) -> AsyncGenerator[Delta, None]:
         """One try on one engine."""
+        times = run.times
         times.generate_start = time.monotonic_ns()
         metadata = replace(context, engine=engine.address).metadata()
-        call = self._detokenizer.Generate(request, metadata=metadata, timeout=context.time_remaining())
+        call = self._detokenizer.Generate(run.request, metadata=metadata, timeout=context.time_remaining())
         last: Delta | None = None
         try:
             with engine.request():
                 while (message := await call.read()) is not grpc.aio.EOF:
-                    delta = wire.read_delta(message)
+                    delta = wire.read_delta(message, run.choice)
                     if not times.first_delta:
                         times.first_delta, times.engine_start = time.monotonic_ns(), delta.start
                     if delta.ending is None:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from services.common.errors import Internal
 from services.gateway.api.parameters import GenerationParameters
-from services.gateway.deltas import Delta, Ending, EngineStart, StationTimes
-from services.gateway.prompts import ChatPrompt, TextPrompt
+from services.gateway.deltas import Delta, Ending, EngineStart, StationTimes, Usage
+from services.gateway.prompts import ChatPrompt, TextPrompts
 from services.pb.postroad.v1 import common_pb2, detokenizer_pb2, engine_pb2, tokenizer_pb2
 
 _UINT64_MASK = 2**64 - 1
 _FINISH_REASONS = {common_pb2.FINISH_REASON_STOP: "stop", common_pb2.FINISH_REASON_LENGTH: "length"}
 
 
-def encode_request(prompt: TextPrompt) -> tokenizer_pb2.EncodeRequest:
+def encode_request(prompts: TextPrompts) -> tokenizer_pb2.EncodeRequest:
     """The message for Tokenizer.Encode."""
-    return tokenizer_pb2.EncodeRequest(texts=[prompt.text], add_special_tokens=prompt.add_special_tokens)
+    return tokenizer_pb2.EncodeRequest(texts=prompts.texts, add_special_tokens=prompts.add_special_tokens)
 
 
 def render_request(prompt: ChatPrompt) -> tokenizer_pb2.RenderChatRequest:
@@ -26,12 +26,17 @@ def render_request(prompt: ChatPrompt) -> tokenizer_pb2.RenderChatRequest:
     )
 
 
-def generate_request(body: GenerationParameters, prompt_ids: list[int]) -> detokenizer_pb2.GenerateTextRequest:
-    """The message for Detokenizer.Generate. What the client left out stays unset: the stations have the defaults."""
+def generate_request(
+    body: GenerationParameters, prompt_ids: list[int], repeat: int
+) -> detokenizer_pb2.GenerateTextRequest:
+    """The message for Detokenizer.Generate. What the client left out stays unset: the stations have the defaults.
+
+    `repeat`: which of the prompt's n choices it is for, from 0. Each has a seed of its own, the next number.
+    """
     return detokenizer_pb2.GenerateTextRequest(
         request=engine_pb2.GenerateRequest(
             prompt_ids=prompt_ids,
-            sampling=_sampling(body),
+            sampling=_sampling(body, repeat),
             stop=common_pb2.StopParams(
                 max_tokens=body.token_limit,
                 min_tokens=body.min_tokens,
@@ -47,14 +52,14 @@ def generate_request(body: GenerationParameters, prompt_ids: list[int]) -> detok
     )
 
 
-def _sampling(body: GenerationParameters) -> common_pb2.SamplingParams:
+def _sampling(body: GenerationParameters, repeat: int) -> common_pb2.SamplingParams:
     return common_pb2.SamplingParams(
         temperature=body.temperature,
         top_p=body.top_p,
         top_k=None if body.top_k is None else max(0, body.top_k),
         min_p=body.min_p,
         # OpenAI's seeds are signed
-        seed=None if body.seed is None else body.seed & _UINT64_MASK,
+        seed=None if body.seed is None else (body.seed + repeat) & _UINT64_MASK,
         presence_penalty=body.presence_penalty,
         frequency_penalty=body.frequency_penalty,
         repetition_penalty=body.repetition_penalty,
@@ -62,11 +67,13 @@ def _sampling(body: GenerationParameters) -> common_pb2.SamplingParams:
     )
 
 
-def read_delta(message: detokenizer_pb2.TextDelta) -> Delta:
+def read_delta(message: detokenizer_pb2.TextDelta, choice: int) -> Delta:
     """A message of Detokenizer.Generate. Raises Internal for an end that is none."""
     start = message.start if message.HasField("start") else None
     return Delta(
+        choice=choice,
         text=message.text,
+        tokens=message.num_tokens,
         start=None if start is None else EngineStart(start.schedule_wait_us, start.prefill_us),
         ending=_read_end(message.end) if message.HasField("end") else None,
     )
@@ -79,9 +86,11 @@ def _read_end(end: detokenizer_pb2.TextEnd) -> Ending:
     times = end.timings
     return Ending(
         finish_reason=reason,
-        prompt_tokens=end.usage.prompt_tokens,
-        completion_tokens=end.usage.completion_tokens,
-        cached_tokens=end.usage.cached_tokens,
+        usage=Usage(
+            prompt_tokens=end.usage.prompt_tokens,
+            completion_tokens=end.usage.completion_tokens,
+            cached_tokens=end.usage.cached_tokens,
+        ),
         times=StationTimes(
             schedule_wait_us=times.schedule_wait_us,
             prefill_us=times.prefill_us,

@@ -165,7 +165,7 @@ async def test_errors() -> None:
 @pytest.mark.parametrize(
     ("body", "status", "expected"),
     [
-        ('{"messages": [], "n": 2}', 400, "unsupported_parameter"),
+        ('{"messages": [], "best_of": 2}', 400, "unsupported_parameter"),
         ('{"messages": []}', 400, "invalid_value"),
         ("{", 400, "invalid_json"),
     ],

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from services.gateway.deltas import EngineStart, StationTimes
-from services.gateway.timings import PHASES, RequestTimes
+from services.gateway.timings import PHASES, RequestTimes, RunTimes
 from services.pb.postroad.v1 import detokenizer_pb2
 from tests.gateway.support.running import RunningGateway, events, until
 from tests.gateway.support.stations import end, first
@@ -20,11 +20,15 @@ def marks() -> RequestTimes:
         arrival=1 * MS,
         tokenise_start=2 * MS,
         tokenise_end=5 * MS,
-        generate_start=7 * MS,
-        first_delta=50 * MS,
-        generate_end=107 * MS,
         end=110 * MS,
-        stations=StationTimes(10_000, 20_000, 40_000, 5_000, 6_000, 90_000, 0),
+        runs=[
+            RunTimes(
+                generate_start=7 * MS,
+                first_delta=50 * MS,
+                generate_end=107 * MS,
+                stations=StationTimes(10_000, 20_000, 40_000, 5_000, 6_000, 90_000, 0),
+            )
+        ],
     )
 
 
@@ -47,8 +51,9 @@ def test_phases_do_not_overlap_and_add_up_to_the_total() -> None:
 
 def test_at_the_first_token_the_phases_until_then_are_known() -> None:
     times = marks()
-    times.stations, times.end = None, 0
-    times.engine_start = EngineStart(schedule_wait_us=10_000, prefill_us=20_000)
+    [run] = times.runs
+    run.stations, times.end = None, 0
+    run.engine_start = EngineStart(schedule_wait_us=10_000, prefill_us=20_000)
     assert tuple(times.phases()) == ("queue", "tokenise", "schedule_wait", "prefill")
     assert times.time_to_first_token == 49.0
 
@@ -58,6 +63,17 @@ def test_token_id_prompts_have_no_tokenise_phase() -> None:
     times.tokenise_start = times.tokenise_end = 0
     assert "tokenise" not in times.phases()
     assert times.phases()["queue"] == 6.0
+
+
+def test_of_several_runs_the_last_to_end_tells_the_phases_and_the_first_token_is_that_of_any() -> None:
+    times = marks()
+    [waited_for] = times.runs
+    early = StationTimes(1_000, 2_000, 3_000, 4_000, 5_000, 15_000, 0)
+    times.runs.append(RunTimes(generate_start=7 * MS, first_delta=11 * MS, generate_end=22 * MS, stations=early))
+    assert times.phases() == marks().phases()
+    assert times.time_to_first_token == 10.0
+    waited_for.generate_end, waited_for.stations, waited_for.engine_start = 0, None, EngineStart(10_000, 20_000)
+    assert times.phases()["prefill"] == 2.0, "while one is still running, of those that have ended"
 
 
 async def script(request: Any, context: Any) -> AsyncIterator[detokenizer_pb2.TextDelta]:

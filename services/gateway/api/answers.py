@@ -1,16 +1,19 @@
-"""Parts of answers and chunks that chat and text completions share."""
+"""Answers of chat and text completions: one JSON object, or a stream of chunks."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
 
+from services.gateway.api.choices import Update, WholeChoice
 from services.gateway.api.parameters import GenerationParameters
-from services.gateway.deltas import Ending
-from services.gateway.prompts import Prompt
-from services.gateway.sse import DONE, event
+from services.gateway.deltas import Usage
+from services.gateway.parts import Content, Part, PartReader
+from services.gateway.prompts import Prompts
+from services.gateway.sse import DONE, TextEventTemplate, event
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,59 +29,110 @@ class AnswerHead:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
 
 
-class ChunkFields:
-    """The fields of a stream's chunks. With include_usage every chunk has `usage`, null in all but the last."""
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What is known of a request when all its choices have ended. `timings`, in milliseconds, where asked for."""
 
-    def __init__(self, head: AnswerHead, kind: str, include_usage: bool) -> None:
-        self.include_usage = include_usage
-        self._head = head.fields(kind)
-        self._usage: dict[str, Any] = {"usage": None} if include_usage else {}
+    usage: Usage
+    timings: dict[str, float] | None
 
-    def with_choice(self, choice: dict[str, Any]) -> dict[str, Any]:
-        """A chunk with one choice."""
-        return {**self._head, "choices": [choice], **self._usage}
-
-    def with_usage(self, usage: dict[str, Any]) -> dict[str, Any]:
-        """The chunk after the last choice: no choice, the usage."""
-        return {**self._head, "choices": [], **usage}
-
-
-def usage_fields(ending: Ending, timings: dict[str, float] | None) -> dict[str, Any]:
-    """`usage`, and `timings` (milliseconds) beside it where they were asked for."""
-    usage = {
-        "prompt_tokens": ending.prompt_tokens,
-        "completion_tokens": ending.completion_tokens,
-        "total_tokens": ending.prompt_tokens + ending.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": ending.cached_tokens},
-    }
-    return {"usage": usage} if timings is None else {"usage": usage, "timings": timings}
+    def fields(self) -> dict[str, Any]:
+        """`usage`, and `timings` beside it."""
+        usage = {
+            "prompt_tokens": self.usage.prompt_tokens,
+            "completion_tokens": self.usage.completion_tokens,
+            "total_tokens": self.usage.prompt_tokens + self.usage.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": self.usage.cached_tokens},
+        }
+        return {"usage": usage} if self.timings is None else {"usage": usage, "timings": self.timings}
 
 
-def finish_event(chunk: ChunkFields, choice: dict[str, Any], ending: Ending, timings: dict[str, float] | None) -> bytes:
-    """The finishing chunk, the usage chunk where it was asked for, and [DONE]. Timings ride in the last chunk."""
-    finish = chunk.with_choice(choice)
-    if chunk.include_usage:
-        usage = chunk.with_usage(usage_fields(ending, timings))
-        return event(msgspec.json.encode(finish)) + event(msgspec.json.encode(usage)) + DONE
-    if timings is not None:
-        finish["timings"] = timings
-    return event(msgspec.json.encode(finish)) + DONE
+class ChoiceForm(Protocol):
+    """How a choice looks: in the chunks of a stream, as it comes, and in a whole answer. All JSON objects."""
+
+    chunk_kind: str
+    whole_kind: str
+
+    def opening(self, index: int) -> dict[str, Any] | None:
+        """The choice's first chunk, before any part of it."""
+
+    def part(self, index: int, part: Part) -> dict[str, Any]:
+        """A chunk with one part."""
+
+    def finish(self, index: int, reason: str) -> dict[str, Any]:
+        """The choice's last chunk."""
+
+    def whole(self, choice: WholeChoice) -> dict[str, Any]:
+        """The whole choice."""
 
 
 class Answer(Protocol):
     """Builds the answer to one request, whole or as server-sent events."""
 
-    def opening(self) -> bytes:
-        """Events before the first text; may be empty."""
+    def events(self, update: Update, summary: Summary | None = None) -> bytes:
+        """The events of an update; `summary` comes with the request's last one."""
 
-    def text(self, text: str) -> bytes:
-        """The event with new text."""
-
-    def finish(self, ending: Ending, timings: dict[str, float] | None) -> bytes:
-        """The events after the last text."""
-
-    def whole(self, text: str, ending: Ending, timings: dict[str, float] | None) -> bytes:
+    def whole(self, choices: Iterable[WholeChoice], summary: Summary) -> bytes:
         """The answer as one JSON object."""
+
+
+class ChoicesAnswer:
+    """An answer with `choices`. With include_usage every chunk has `usage`, null in all but the last."""
+
+    def __init__(self, head: AnswerHead, include_usage: bool, form: ChoiceForm) -> None:
+        self._head = head
+        self._form = form
+        self._chunk_head = head.fields(form.chunk_kind)
+        self._include_usage = include_usage
+        self._chunk_tail: dict[str, Any] = {"usage": None} if include_usage else {}
+        self._templates: dict[int, TextEventTemplate] = {}  # of the choices that have begun
+
+    def events(self, update: Update, summary: Summary | None = None) -> bytes:
+        """The events of an update; `summary` comes with the request's last one."""
+        template = self._templates.get(update.choice)
+        events = b""
+        if template is None:
+            events, template = self._begin(update.choice)
+        for part in update.parts:
+            if isinstance(part, Content):
+                events += template.fill(part.text)
+            else:
+                events += _encode(self._chunk(self._form.part(update.choice, part)))
+        if update.finish_reason is not None:
+            events += self._finish(update.choice, update.finish_reason, summary)
+        return events
+
+    def _begin(self, choice: int) -> tuple[bytes, TextEventTemplate]:
+        opening = self._form.opening(choice)
+        marked = self._form.part(choice, Content(TextEventTemplate.mark()))
+        template = self._templates[choice] = TextEventTemplate(self._chunk(marked))
+        return b"" if opening is None else _encode(self._chunk(opening)), template
+
+    def _finish(self, choice: int, reason: str, summary: Summary | None) -> bytes:
+        """The finishing chunk; at the request's end also the chunk with the usage where it was asked for, and [DONE].
+
+        Timings ride in the last chunk.
+        """
+        finish = self._chunk(self._form.finish(choice, reason))
+        if summary is None:
+            return _encode(finish)
+        if self._include_usage:
+            return _encode(finish) + _encode({**self._chunk_head, "choices": [], **summary.fields()}) + DONE
+        if summary.timings is not None:
+            finish["timings"] = summary.timings
+        return _encode(finish) + DONE
+
+    def _chunk(self, choice: dict[str, Any]) -> dict[str, Any]:
+        return {**self._chunk_head, "choices": [choice], **self._chunk_tail}
+
+    def whole(self, choices: Iterable[WholeChoice], summary: Summary) -> bytes:
+        """The answer as one JSON object."""
+        forms = [self._form.whole(choice) for choice in choices]
+        return msgspec.json.encode({**self._head.fields(self._form.whole_kind), "choices": forms, **summary.fields()})
+
+
+def _encode(chunk: dict[str, Any]) -> bytes:
+    return event(msgspec.json.encode(chunk))
 
 
 class Dialect(Protocol):
@@ -88,8 +142,11 @@ class Dialect(Protocol):
     id_prefix: str
     prompt_field: str
 
-    def parse(self, data: bytes) -> tuple[GenerationParameters, Prompt]:
-        """The checked body and its prompt. Raises ApiError 400."""
+    def parse(self, data: bytes) -> tuple[GenerationParameters, Prompts]:
+        """The checked body and its prompts. Raises ApiError 400."""
+
+    def reader(self, body: GenerationParameters) -> PartReader:
+        """What tells the parts of one choice apart."""
 
     def answer(self, head: AnswerHead, body: GenerationParameters) -> Answer:
         """What builds the answer."""

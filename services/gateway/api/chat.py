@@ -7,17 +7,25 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from services.gateway.api.answers import AnswerHead, ChunkFields, finish_event, usage_fields
+from services.gateway.api.answers import Answer, AnswerHead, ChoicesAnswer
+from services.gateway.api.choices import WholeChoice
 from services.gateway.api.parameters import (
     OFF_VALUES,
     GenerationParameters,
     TokenCount,
     check_parameters,
 )
-from services.gateway.deltas import Ending
 from services.gateway.errors import invalid, unsupported
+from services.gateway.parts import (
+    Content,
+    Part,
+    PartReader,
+    Reasoning,
+    TextReader,
+    ToolCallArguments,
+    ToolCallStart,
+)
 from services.gateway.prompts import ChatPrompt
-from services.gateway.sse import TextEventTemplate, event
 from services.gateway.validation import decode, refuse_later_features, require_depth
 
 MAX_TEMPLATE_KWARGS_DEPTH = 32
@@ -90,37 +98,60 @@ def chat_prompt(
     return ChatPrompt(text, add_generation_prompt, kwargs_json)
 
 
-class ChatAnswer:
-    """Builds the answer to one chat request, whole or as events."""
+class ChatForm:
+    """A choice of a chat: a message, and its deltas."""
 
-    def __init__(self, head: AnswerHead, body: GenerationParameters) -> None:
-        self._head = head
-        self._chunk = ChunkFields(head, "chat.completion.chunk", body.include_usage)
-        self._text = TextEventTemplate(self._chunk.with_choice(_choice({"content": TextEventTemplate.mark()}, None)))
+    chunk_kind = "chat.completion.chunk"
+    whole_kind = "chat.completion"
 
-    def opening(self) -> bytes:
-        """The event that names the role, once and first."""
-        chunk = self._chunk.with_choice(_choice({"role": "assistant", "content": ""}, None))
-        return event(msgspec.json.encode(chunk))
+    def opening(self, index: int) -> dict[str, Any]:
+        """The chunk that names the role, once and first."""
+        return _chunk_choice(index, {"role": "assistant", "content": ""})
 
-    def text(self, text: str) -> bytes:
-        """The event with new text."""
-        return self._text.fill(text)
+    def part(self, index: int, part: Part) -> dict[str, Any]:
+        """A chunk with one part."""
+        return _chunk_choice(index, _message_delta(part))
 
-    def finish(self, ending: Ending, timings: dict[str, float] | None) -> bytes:
-        """The events after the last text."""
-        return finish_event(self._chunk, _choice({}, ending.finish_reason), ending, timings)
+    def finish(self, index: int, reason: str) -> dict[str, Any]:
+        """The choice's last chunk: an empty delta."""
+        return _chunk_choice(index, {}, reason)
 
-    def whole(self, text: str, ending: Ending, timings: dict[str, float] | None) -> bytes:
-        """The answer as one JSON object."""
-        message = {"role": "assistant", "content": text, "refusal": None}
-        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": ending.finish_reason}
-        answer = {**self._head.fields("chat.completion"), "choices": [choice], **usage_fields(ending, timings)}
-        return msgspec.json.encode(answer)
+    def whole(self, choice: WholeChoice) -> dict[str, Any]:
+        """The whole choice."""
+        message = _message(choice)
+        return {"index": choice.index, "message": message, "logprobs": None, "finish_reason": choice.finish_reason}
 
 
-def _choice(delta: dict[str, str], finish_reason: str | None) -> dict[str, Any]:
-    return {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+def _chunk_choice(index: int, delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
+    return {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+
+
+def _message_delta(part: Part) -> dict[str, Any]:
+    match part:
+        case Content():
+            return {"content": part.text}
+        case Reasoning():
+            return {"reasoning_content": part.text}
+        case ToolCallStart():
+            function = {"name": part.name, "arguments": ""}
+            return {"tool_calls": [{"index": part.call, "id": part.id, "type": "function", "function": function}]}
+        case ToolCallArguments():
+            return {"tool_calls": [{"index": part.call, "function": {"arguments": part.text}}]}
+
+
+def _message(choice: WholeChoice) -> dict[str, Any]:
+    """Without tool calls `content` is a string, if an empty one; a message that only calls functions has null there."""
+    text = "".join(choice.content)
+    content = None if choice.tool_calls and not text else text
+    message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+    if choice.reasoning:
+        message["reasoning_content"] = "".join(choice.reasoning)
+    if choice.tool_calls:
+        message["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": "".join(call.arguments)}}
+            for _, call in sorted(choice.tool_calls.items())
+        ]
+    return message
 
 
 class ChatDialect:
@@ -137,6 +168,10 @@ class ChatDialect:
         check_parameters(body)
         return body, chat_prompt(body.messages, body.add_generation_prompt, body.chat_template_kwargs)
 
-    def answer(self, head: AnswerHead, body: GenerationParameters) -> ChatAnswer:
+    def reader(self, _body: GenerationParameters) -> PartReader:
+        """All text is content."""
+        return TextReader()
+
+    def answer(self, head: AnswerHead, body: GenerationParameters) -> Answer:
         """What builds the answer."""
-        return ChatAnswer(head, body)
+        return ChoicesAnswer(head, body.include_usage, ChatForm())

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
-from services.gateway.api.answers import AnswerHead, ChunkFields, finish_event, usage_fields
+from services.gateway.api.answers import Answer, AnswerHead, ChoicesAnswer
+from services.gateway.api.choices import WholeChoice
 from services.gateway.api.parameters import OFF_VALUES, GenerationParameters, TokenId, check_parameters
-from services.gateway.deltas import Ending
-from services.gateway.errors import invalid, unsupported
-from services.gateway.prompts import IdsPrompt, Prompt, TextPrompt
-from services.gateway.sse import TextEventTemplate
-from services.gateway.validation import decode, refuse_later_features
+from services.gateway.errors import invalid
+from services.gateway.parts import Content, Part, PartReader, TextReader
+from services.gateway.prompts import IdsPrompts, Prompts, TextPrompts
+from services.gateway.validation import decode, refuse_later_features, require_length
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
+MAX_PROMPTS = 256
+
+T = TypeVar("T")
 
 PromptField = str | list[str | TokenId | list[TokenId]]
 
@@ -33,58 +37,60 @@ class CompletionRequest(GenerationParameters, kw_only=True):
 _BODY = msgspec.json.Decoder(CompletionRequest)
 
 
-def text_prompt(prompt: PromptField | None, add_special_tokens: bool | None) -> Prompt:
-    """The one prompt of a string, a list with one string, token ids, or a list with one list of ids.
-
-    Raises ApiError 400.
-    """
-    if prompt is None:
+def completion_prompts(given: PromptField | None, add_special_tokens: bool | None) -> TextPrompts | IdsPrompts:
+    """The prompts of a string, a list of strings, token ids, or a list of lists of token ids. Raises ApiError 400."""
+    if given is None:
         raise invalid("prompt is required: a string or an array of token ids", "prompt")
-    given: object = prompt
-    if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
-        if len(prompt) > 1:
-            raise unsupported("prompt", "several prompts are not supported; send one per request")
-        given = prompt[0]
     if not given:
         raise invalid("prompt must not be empty", "prompt")
     if isinstance(given, str):
-        return TextPrompt(given, add_special_tokens)
-    ids = given if isinstance(given, list) else []
-    for index, token_id in enumerate(ids):
-        if not isinstance(token_id, int):
-            raise invalid(f"prompt[{index}] must be a token id as the entries before it", f"prompt[{index}]")
-    return IdsPrompt(ids)
+        return TextPrompts([given], add_special_tokens)
+    if isinstance(given[0], int):
+        return IdsPrompts([_of_type(int, given, "prompt", "a token id")])
+    require_length(given, MAX_PROMPTS, "prompt", "prompts")
+    for index, prompt in enumerate(given):
+        if prompt in ("", []):
+            raise invalid(f"prompt[{index}] must not be empty", f"prompt[{index}]")
+    if isinstance(given[0], str):
+        return TextPrompts(_of_type(str, given, "prompt", "a string"), add_special_tokens)
+    return IdsPrompts(_of_type(list, given, "prompt", "an array of token ids"))
 
 
-class CompletionAnswer:
-    """Builds the answer to one text completion, whole or as events."""
-
-    def __init__(self, head: AnswerHead, body: GenerationParameters) -> None:
-        self._head = head
-        self._chunk = ChunkFields(head, "text_completion", body.include_usage)
-        self._text = TextEventTemplate(self._chunk.with_choice(_choice(TextEventTemplate.mark(), None)))
-
-    def opening(self) -> bytes:
-        """Nothing: a text completion has no role."""
-        return b""
-
-    def text(self, text: str) -> bytes:
-        """The event with new text."""
-        return self._text.fill(text)
-
-    def finish(self, ending: Ending, timings: dict[str, float] | None) -> bytes:
-        """The events after the last text."""
-        return finish_event(self._chunk, _choice("", ending.finish_reason), ending, timings)
-
-    def whole(self, text: str, ending: Ending, timings: dict[str, float] | None) -> bytes:
-        """The answer as one JSON object."""
-        choice = _choice(text, ending.finish_reason)
-        answer = {**self._head.fields("text_completion"), "choices": [choice], **usage_fields(ending, timings)}
-        return msgspec.json.encode(answer)
+def _of_type(kind: type[T], entries: Sequence[object], param: str, what: str) -> list[T]:
+    """The entries, all of one type: that of the first one."""
+    checked = []
+    for index, entry in enumerate(entries):
+        if not isinstance(entry, kind):
+            raise invalid(f"{param}[{index}] must be {what} as the entries before it", f"{param}[{index}]")
+        checked.append(entry)
+    return checked
 
 
-def _choice(text: str, finish_reason: str | None) -> dict[str, Any]:
-    return {"index": 0, "text": text, "logprobs": None, "finish_reason": finish_reason}
+class CompletionForm:
+    """A choice of a text completion."""
+
+    chunk_kind = "text_completion"
+    whole_kind = "text_completion"
+
+    def opening(self, _index: int) -> None:
+        """None: a text completion has no role."""
+
+    def part(self, index: int, part: Part) -> dict[str, Any]:
+        """A chunk with text. There are no other parts: the reader is a TextReader."""
+        assert isinstance(part, Content)
+        return _choice(index, part.text, None)
+
+    def finish(self, index: int, reason: str) -> dict[str, Any]:
+        """The choice's last chunk: no text."""
+        return _choice(index, "", reason)
+
+    def whole(self, choice: WholeChoice) -> dict[str, Any]:
+        """The whole choice."""
+        return _choice(choice.index, "".join(choice.content), choice.finish_reason)
+
+
+def _choice(index: int, text: str, finish_reason: str | None) -> dict[str, Any]:
+    return {"index": index, "text": text, "logprobs": None, "finish_reason": finish_reason}
 
 
 class CompletionDialect:
@@ -94,13 +100,17 @@ class CompletionDialect:
     id_prefix = "cmpl-"
     prompt_field = "prompt"
 
-    def parse(self, data: bytes) -> tuple[GenerationParameters, Prompt]:
-        """The checked body and its prompt. Raises ApiError 400."""
+    def parse(self, data: bytes) -> tuple[GenerationParameters, Prompts]:
+        """The checked body and its prompts. Raises ApiError 400."""
         body = decode(_BODY, data)
         refuse_later_features(body, OFF_VALUES)
         check_parameters(body)
-        return body, text_prompt(body.prompt, body.add_special_tokens)
+        return body, completion_prompts(body.prompt, body.add_special_tokens)
 
-    def answer(self, head: AnswerHead, body: GenerationParameters) -> CompletionAnswer:
+    def reader(self, _body: GenerationParameters) -> PartReader:
+        """All text is content."""
+        return TextReader()
+
+    def answer(self, head: AnswerHead, body: GenerationParameters) -> Answer:
         """What builds the answer."""
-        return CompletionAnswer(head, body)
+        return ChoicesAnswer(head, body.include_usage, CompletionForm())

@@ -5,15 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 
-from services.common.errors import Internal, PostroadError
+from services.common.errors import PostroadError
 from services.gateway import wire
-from services.gateway.api.answers import Answer, AnswerHead, Dialect
+from services.gateway.api.answers import Answer, AnswerHead, Dialect, Summary
+from services.gateway.api.choices import Choices, WholeChoice
 from services.gateway.api.endpoint import Endpoint, Exchange
-from services.gateway.api.parameters import GenerationParameters
+from services.gateway.api.parameters import MAX_CHOICES, GenerationParameters
 from services.gateway.deltas import Delta
 from services.gateway.errors import invalid
 from services.gateway.gateway import Gateway
+from services.gateway.runs import Run
 
 
 class GenerationEndpoint(Endpoint):
@@ -25,54 +28,77 @@ class GenerationEndpoint(Endpoint):
 
     async def serve(self, exchange: Exchange) -> None:
         """Status and headers are sent with the first delta, so that whatever fails before is a proper HTTP error."""
-        context, record = exchange.context, exchange.record
-        body, prompt = self._dialect.parse(exchange.body)
+        context, record, road = exchange.context, exchange.record, self._gateway.road
+        body, prompts = self._dialect.parse(exchange.body)
         record.stream = bool(body.stream)
-        model = await self._gateway.model(body.model, self._gateway.road.patience(context))
-        prompt_ids = await self._gateway.road.token_ids(prompt, context, record.times)
-        record.prompt_tokens = len(prompt_ids)
-        if not prompt_ids:
-            field = self._dialect.prompt_field
-            raise invalid(f"{field} must not be empty: it has no tokens", field)
+        if prompts.count * body.choices_per_prompt > MAX_CHOICES:
+            raise invalid(f"n must be at most {MAX_CHOICES // prompts.count} with {prompts.count} prompts", "n")
+        model = await self._gateway.model(body.model, road.patience(context))
+        prompt_ids = await road.token_ids(prompts, context, record.times)
+        record.prompt_tokens = sum(map(len, prompt_ids))
+        runs = self._runs(body, prompt_ids)
+        record.times.runs = [run.times for run in runs]
         head = AnswerHead(f"{self._dialect.id_prefix}{record.request_id}", int(time.time()), model.name)
         answer = self._dialect.answer(head, body)
-        request = wire.generate_request(body, prompt_ids)
+        choices = Choices(runs, partial(self._dialect.reader, body))
         try:
-            async with aclosing(self._gateway.road.generate(request, context, record.times)) as deltas:
+            async with aclosing(road.generate_all(runs, context)) as deltas:
                 send = self._send_stream if body.stream else self._send_whole
-                await send(exchange, body, answer, deltas)
+                await send(exchange, body, answer, choices, deltas)
         except PostroadError as error:
             if error.param == "max_tokens":
                 error.param = body.token_limit_field
             raise
 
+    def _runs(self, body: GenerationParameters, prompt_ids: list[list[int]]) -> list[Run]:
+        field, n = self._dialect.prompt_field, body.choices_per_prompt
+        for prompt, ids in enumerate(prompt_ids):
+            if not ids:
+                param = field if len(prompt_ids) == 1 else f"{field}[{prompt}]"
+                raise invalid(f"{param} must not be empty: it has no tokens", param)
+        return [
+            Run(prompt * n + repeat, prompt, wire.generate_request(body, ids, repeat))
+            for prompt, ids in enumerate(prompt_ids)
+            for repeat in range(n)
+        ]
+
     async def _send_stream(
-        self, exchange: Exchange, body: GenerationParameters, answer: Answer, deltas: AsyncGenerator[Delta, None]
+        self,
+        exchange: Exchange,
+        body: GenerationParameters,
+        answer: Answer,
+        choices: Choices,
+        deltas: AsyncGenerator[Delta, None],
     ) -> None:
         reply, record = exchange.reply, exchange.record
         async for delta in deltas:
-            events = answer.text(delta.text) if delta.text else b""
+            update = choices.update(delta)
             if reply.status is None:
                 await reply.open_stream([(b"server-timing", record.times.server_timing())])
-                events = answer.opening() + events
-            if delta.ending is not None:
-                record.ending = delta.ending
-                timings = record.times.as_json() if body.timings else None
-                await reply.close(events + answer.finish(delta.ending, timings))
-            elif events:
+            if update.finish_reason is not None and choices.are_finished:
+                await reply.close(answer.events(update, self._summary(exchange, body, choices)))
+            elif events := answer.events(update):
                 await reply.write(events)
 
     async def _send_whole(
-        self, exchange: Exchange, body: GenerationParameters, answer: Answer, deltas: AsyncGenerator[Delta, None]
+        self,
+        exchange: Exchange,
+        body: GenerationParameters,
+        answer: Answer,
+        choices: Choices,
+        deltas: AsyncGenerator[Delta, None],
     ) -> None:
-        times = exchange.record.times
-        texts: list[str] = []
+        wholes: dict[int, WholeChoice] = {}
         async for delta in deltas:
-            texts.append(delta.text)
-            if delta.ending is not None:
-                exchange.record.ending = delta.ending
-        ending = exchange.record.ending
-        if ending is None:
-            raise Internal("the request has no ending")
-        answer_json = answer.whole("".join(texts), ending, times.as_json() if body.timings else None)
-        await exchange.reply.json(answer_json, headers=[(b"server-timing", times.server_timing())])
+            update = choices.update(delta)
+            wholes.setdefault(update.choice, WholeChoice(update.choice)).add(update)
+        summary = self._summary(exchange, body, choices)
+        answer_json = answer.whole([wholes[choice] for choice in sorted(wholes)], summary)
+        timing = (b"server-timing", exchange.record.times.server_timing())
+        await exchange.reply.json(answer_json, headers=[timing])
+
+    def _summary(self, exchange: Exchange, body: GenerationParameters, choices: Choices) -> Summary:
+        """Of a request whose choices are finished; the record has them from here on."""
+        record = exchange.record
+        record.endings, record.usage = choices.endings, choices.usage()
+        return Summary(record.usage, record.times.as_json() if body.timings else None)

@@ -11,6 +11,8 @@ from services.gateway.errors import invalid, unsupported
 from services.gateway.validation import require_length
 
 UINT32_MAX = 2**32 - 1
+MAX_N = 128  # OpenAI's
+MAX_CHOICES = 256  # of all prompts together
 MAX_STOPS, MAX_STOP_CHARACTERS = 16, 1024
 MAX_CACHE_SALT_BYTES = 256
 
@@ -30,7 +32,6 @@ class StreamOptions(msgspec.Struct):
 class UnsupportedFields(msgspec.Struct, kw_only=True):
     """Fields of known meaning that this server does not have: refused by name rather than ignored in silence."""
 
-    n: Any = None
     best_of: Any = None
     logprobs: Any = None
     top_logprobs: Any = None
@@ -65,7 +66,6 @@ class UnsupportedFields(msgspec.Struct, kw_only=True):
 
 # Values that leave each feature off; null always does.
 OFF_VALUES: dict[str, tuple[Any, ...]] = {
-    "n": (1,),
     "best_of": (1,),
     "logprobs": (False,),
     "top_logprobs": (0,),
@@ -105,6 +105,7 @@ class GenerationParameters(UnsupportedFields, kw_only=True):
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    n: Annotated[int, Meta(ge=1, le=MAX_N)] | None = None
     max_tokens: TokenCount | None = None
     min_tokens: Annotated[int, Meta(ge=0, le=UINT32_MAX)] | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
@@ -129,6 +130,11 @@ class GenerationParameters(UnsupportedFields, kw_only=True):
     def stops(self) -> list[str]:
         """`stop` as a list."""
         return [self.stop] if isinstance(self.stop, str) else self.stop or []
+
+    @property
+    def choices_per_prompt(self) -> int:
+        """How many answers each prompt gets."""
+        return 1 if self.n is None else self.n
 
     @property
     def include_usage(self) -> bool:

@@ -10,7 +10,7 @@ from services.gateway.api.chat import chat_prompt
 from services.gateway.api.endpoint import Endpoint, Exchange
 from services.gateway.errors import invalid
 from services.gateway.gateway import Gateway
-from services.gateway.prompts import Prompt, TextPrompt
+from services.gateway.prompts import Prompts, TextPrompts
 from services.gateway.validation import decode
 
 
@@ -28,12 +28,12 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
 _BODY = msgspec.json.Decoder(TokenizeRequest)
 
 
-def _prompt(body: TokenizeRequest) -> Prompt:
+def _prompt(body: TokenizeRequest) -> Prompts:
     has_messages = body.messages is not msgspec.UNSET
     if has_messages == (body.prompt is not None):
         raise invalid("one of prompt and messages is required", "messages" if has_messages else "prompt")
     if body.prompt is not None:
-        return TextPrompt(body.prompt, body.add_special_tokens)
+        return TextPrompts([body.prompt], body.add_special_tokens)
     return chat_prompt(body.messages, body.add_generation_prompt, body.chat_template_kwargs)
 
 
@@ -49,7 +49,7 @@ class TokenizeEndpoint(Endpoint):
         prompt = _prompt(body)
         road = self._gateway.road
         model = await self._gateway.model(body.model, road.patience(exchange.context))
-        ids = await road.token_ids(prompt, exchange.context, exchange.record.times)
+        [ids] = await road.token_ids(prompt, exchange.context, exchange.record.times)
         exchange.record.prompt_tokens = len(ids)
         answer = {"count": len(ids), "max_model_len": model.max_model_len, "tokens": ids}
         await exchange.reply.json(msgspec.json.encode(answer))

@@ -8,7 +8,6 @@ from services.gateway.api.parameters import OFF_VALUES, UnsupportedFields
 from tests.gateway.support.running import RunningGateway
 
 ASKED_FOR: dict[str, Any] = {
-    "n": 2,
     "best_of": 2,
     "logprobs": True,
     "top_logprobs": 3,

@@ -1,0 +1,98 @@
+"""The choices of one request while they come: each delta becomes an update, and updates become choices as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from services.gateway.deltas import Delta, Ending, Usage
+from services.gateway.parts import Content, Part, PartReader, Reasoning, ToolCallArguments, ToolCallStart
+from services.gateway.runs import Run
+
+
+@dataclass(slots=True)
+class Update:
+    """What a delta adds to its choice. `finish_reason` is in the choice's last one."""
+
+    choice: int
+    parts: Sequence[Part]
+    finish_reason: str | None = None
+
+
+class Choices:
+    """Reads the deltas of a request's runs; has a part reader for each choice."""
+
+    def __init__(self, runs: Sequence[Run], make_reader: Callable[[], PartReader]) -> None:
+        self._runs = runs
+        self._readers = {run.choice: make_reader() for run in runs}
+        self._endings: dict[int, Ending] = {}
+
+    def update(self, delta: Delta) -> Update:
+        """What the delta adds."""
+        reader = self._readers[delta.choice]
+        parts = reader.read(delta.text) if delta.text else ()
+        if delta.ending is None:
+            return Update(delta.choice, parts)
+        self._endings[delta.choice] = delta.ending
+        parts = [*parts, *reader.close()]
+        return Update(delta.choice, parts, reader.finish_reason(delta.ending.finish_reason))
+
+    @property
+    def are_finished(self) -> bool:
+        """Whether each choice has its ending."""
+        return len(self._endings) == len(self._readers)
+
+    @property
+    def endings(self) -> Sequence[Ending]:
+        """How the choices ended, as far as they have, in order."""
+        return [self._endings[choice] for choice in sorted(self._endings)]
+
+    def usage(self) -> Usage:
+        """Of all choices together, once they are finished.
+
+        A prompt counts once, whatever the number of its choices; its cached tokens are those that none of them had to
+        compute.
+        """
+        by_prompt: dict[int, list[Usage]] = {}
+        for run in self._runs:
+            by_prompt.setdefault(run.prompt, []).append(self._endings[run.choice].usage)
+        prompts = list(by_prompt.values())
+        return Usage(
+            prompt_tokens=sum(max(usage.prompt_tokens for usage in usages) for usages in prompts),
+            completion_tokens=sum(usage.completion_tokens for usages in prompts for usage in usages),
+            cached_tokens=sum(min(usage.cached_tokens for usage in usages) for usages in prompts),
+        )
+
+
+@dataclass(slots=True)
+class WholeToolCall:
+    """A call of a function; `arguments` is JSON text in pieces."""
+
+    id: str
+    name: str
+    arguments: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class WholeChoice:
+    """The updates of one choice put together."""
+
+    index: int
+    content: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    tool_calls: dict[int, WholeToolCall] = field(default_factory=dict)
+    finish_reason: str | None = None
+
+    def add(self, update: Update) -> None:
+        """Adds what came."""
+        for part in update.parts:
+            match part:
+                case Content():
+                    self.content.append(part.text)
+                case Reasoning():
+                    self.reasoning.append(part.text)
+                case ToolCallStart():
+                    self.tool_calls[part.call] = WholeToolCall(part.id, part.name)
+                case ToolCallArguments():
+                    self.tool_calls[part.call].arguments.append(part.text)
+        self.finish_reason = update.finish_reason
