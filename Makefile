@@ -28,7 +28,7 @@ BENCH_FLAGS ?=
 # make lock, for instance LOCK_FLAGS=--upgrade
 LOCK_FLAGS ?=
 
-CHECKED := services tests protos requirements
+CHECKED := services tests protos requirements deploy
 LOCK_ENV := build/lock-env
 COMPILE = CUSTOM_COMPILE_COMMAND='make lock' $(LOCK_ENV)/bin/pip-compile --quiet --no-emit-options --strip-extras \
 	--annotation-style=line --unsafe-package=torch --constraint=requirements/torch.txt \
@@ -36,7 +36,7 @@ COMPILE = CUSTOM_COMPILE_COMMAND='make lock' $(LOCK_ENV)/bin/pip-compile --quiet
 extras = $(addprefix --extra=,$(1))
 
 .DEFAULT_GOAL := help
-.PHONY: help serve chat test test-all check format protos native lock bench-pipe clean serve-env dev-env
+.PHONY: help serve chat test test-all test-containers check format protos native env-example lock bench-pipe clean serve-env dev-env
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
@@ -52,10 +52,13 @@ chat: serve-env ## chat in the terminal with the running gateway (URL=, PORT=)
 	@$(VENV_PYTHON) -m services.chat --url='$(URL)' $(CHAT_FLAGS)
 
 test: dev-env ## the fast tests, about 10 minutes (TESTS=tests/engine, PYTEST_FLAGS=…)
-	$(VENV_PYTHON) -m pytest -q -m 'not slow' $(PYTEST_FLAGS) $(TESTS)
+	$(VENV_PYTHON) -m pytest -q -m 'not slow and not containers' $(PYTEST_FLAGS) $(TESTS)
 
-test-all: dev-env ## every test
-	$(VENV_PYTHON) -m pytest -q $(PYTEST_FLAGS) $(TESTS)
+test-all: dev-env ## every test that needs no containers
+	$(VENV_PYTHON) -m pytest -q -m 'not containers' $(PYTEST_FLAGS) $(TESTS)
+
+test-containers: dev-env ## builds the images, brings them up and tests them; needs Docker with compose
+	$(VENV_PYTHON) -m pytest -q -m containers --timeout=1800 $(PYTEST_FLAGS) tests/containers
 
 check: dev-env ## format, lint and types, as the pre-commit hooks do
 	$(VENV_PYTHON) -m ruff format --check $(CHECKED)
@@ -74,6 +77,9 @@ native: serve-env ## build and install the native CPU executor anew
 
 bench-pipe: dev-env ## what the road costs per token, without a model (BENCH_FLAGS=…)
 	$(VENV_PYTHON) -m tests.bench.pipe $(BENCH_FLAGS)
+
+env-example: dev-env ## write .env.example anew, after a setting has changed
+	$(VENV_PYTHON) deploy/env_example.py
 
 lock: $(LOCK_ENV)/bin/pip-compile ## pin the dependencies of pyproject.toml anew (LOCK_FLAGS=--upgrade)
 	$(COMPILE) $(call extras,gateway tokenizer detokenizer engine tools dev) -o requirements/dev.txt pyproject.toml

@@ -22,6 +22,8 @@ _CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_reconnect_backoff_ms", 1000),
     # In spite of its name the time that an attempt has to connect: a refused one is repeated after the back-off alone.
     ("grpc.min_reconnect_backoff_ms", 3000),
+    # Asked again when a connection was lost, and no more often than this; the default of 30 s hides new replicas.
+    ("grpc.dns_min_time_between_resolutions_ms", 1000),
     ("grpc.enable_retries", 0),  # retries are the gateway's decision: it knows whether a token was sent
 )
 

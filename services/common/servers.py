@@ -51,6 +51,10 @@ class StationServer:
 
     `service` is the service's full name, for instance "postroad.v1.Tokenizer". Register the servicer on `server`, then
     `start`, call `set_serving(True)` when a request could be served, and `run_until_stopped`.
+
+    After `max_connection_age` seconds (None: never) a client is told to connect anew, upon which it asks the name
+    again and finds replicas that came later. Calls that run keep the old connection until they end. Not for a station
+    with a stream that has no end.
     """
 
     def __init__(
@@ -59,14 +63,14 @@ class StationServer:
         address: str,
         read_out: Callable[[], debug_pb2.ReadOutResponse],
         log: FilteringBoundLogger,
-        extra_options: tuple[tuple[str, int], ...] = (),
+        *,
+        max_connection_age: float | None = None,
     ) -> None:
         self._service = service
         self._log = log
         self._health = HealthServicer()
         self._stop = asyncio.Event()
-        options = [*_SERVER_OPTIONS, *extra_options]
-        self.server = grpc.aio.server(interceptors=[RefuseUndecodable()], options=options)
+        self.server = grpc.aio.server(interceptors=[RefuseUndecodable()], options=_options(max_connection_age))
         self.port = _listen(self.server, address)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
         debug_pb2_grpc.add_DebugServicer_to_server(_DebugServicer(read_out), self.server)
@@ -108,6 +112,13 @@ class StationServer:
         after_drain()
         await self.server.stop(STOP_GRACE)
         self._log.info("stopped")
+
+
+def _options(max_connection_age: float | None) -> list[tuple[str, int]]:
+    if max_connection_age is None:
+        return list(_SERVER_OPTIONS)
+    # Without a grace of its own: gRPC's default lets running calls end by themselves.
+    return [*_SERVER_OPTIONS, ("grpc.max_connection_age_ms", int(max_connection_age * 1000))]
 
 
 def _listen(server: grpc.aio.Server, address: str) -> int:

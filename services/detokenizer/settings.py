@@ -17,6 +17,9 @@ class DetokenizerSettings(StationSettings):
 
     port: int = Field(50053, ge=0, le=65535, description="gRPC port; 0 lets the system choose.")
     metrics_port: int = Field(9463, ge=0, le=65535, description="HTTP port of /metrics; 0 for none.")
+    max_connection_age: float | None = Field(
+        None, gt=0, description="Seconds after which clients connect anew and find new replicas. Default: never."
+    )
     engine: Annotated[str, AfterValidator(parse_engine_address)] = Field(
         "127.0.0.1:50052",
         description="host:port of an engine: for the tokenizer files, and for requests that do not name one.",

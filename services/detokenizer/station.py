@@ -44,7 +44,13 @@ class DetokenizerStation:
             tracing=self._tracing,
             log=log,
         )
-        self._server = StationServer(SERVICE, f"{settings.host}:{settings.port}", self._service.read_out, log)
+        self._server = StationServer(
+            SERVICE,
+            f"{settings.host}:{settings.port}",
+            self._service.read_out,
+            log,
+            max_connection_age=settings.max_connection_age,
+        )
         detokenizer_pb2_grpc.add_DetokenizerServicer_to_server(self._service, self._server.server)
 
     @property

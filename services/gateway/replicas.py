@@ -19,6 +19,10 @@ from services.pb.postroad.v1 import engine_pb2, engine_pb2_grpc
 _POLL = 0.1  # seconds between two questions to a station that is not back yet
 _CALL_TIMEOUT = 5.0  # seconds for GetModel, which answers at once
 
+# A channel that is IDLE or CONNECTING after it was READY is on its way back: a server may ask its clients to connect
+# anew now and then. Calls wait in the channel meanwhile, and if nothing comes of it, it fails within seconds.
+_DOWN = (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN)
+
 
 class Station:
     """A channel to a station (one address, or all of a name) and whether a call on it would be served now.
@@ -42,7 +46,7 @@ class Station:
         while True:
             if state is grpc.ChannelConnectivity.READY and await self._prepare():
                 self._set_serving()
-            elif state is not grpc.ChannelConnectivity.READY:
+            elif state in _DOWN:
                 self._set_not_serving()
             await self.channel.wait_for_state_change(state)
             state = self.channel.get_state(try_to_connect=True)

@@ -16,6 +16,9 @@ class TokenizerSettings(StationSettings):
 
     port: int = Field(50051, ge=0, le=65535, description="gRPC port; 0 lets the system choose.")
     metrics_port: int = Field(9461, ge=0, le=65535, description="HTTP port of /metrics; 0 for none.")
+    max_connection_age: float | None = Field(
+        None, gt=0, description="Seconds after which clients connect anew and find new replicas. Default: never."
+    )
     engine: str = Field("127.0.0.1:50052", description="host:port of an engine, for the tokenizer files.")
     threads: int = Field(2, ge=1, description="Threads for short requests; as many again for long ones.")
     max_pending: int = Field(256, ge=1, description="Requests that wait or run at most; others are refused.")

@@ -37,7 +37,13 @@ class TokenizerStation:
         self._service = TokenizerService(
             self._pool, self._live, metrics, self._tracing, log, max_text_mib=settings.max_text_mib
         )
-        self._server = StationServer(SERVICE, f"{settings.host}:{settings.port}", self._service.read_out, log)
+        self._server = StationServer(
+            SERVICE,
+            f"{settings.host}:{settings.port}",
+            self._service.read_out,
+            log,
+            max_connection_age=settings.max_connection_age,
+        )
         tokenizer_pb2_grpc.add_TokenizerServicer_to_server(self._service, self._server.server)
 
     @property

@@ -7,13 +7,12 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 import httpx
 
 from services.pb.postroad.v1 import debug_pb2, debug_pb2_grpc
-from tests.support.stack import Stack
 
 
 @dataclass(slots=True)
@@ -30,10 +29,21 @@ class Streamed:
     deltas: list[str] = field(default_factory=list)
 
 
-class Client:
-    """Requests to one stack. Use as an async context manager."""
+class Road(Protocol):
+    """Where a running road is reached."""
 
-    def __init__(self, stack: Stack) -> None:
+    @property
+    def url(self) -> str:
+        """The gateway's base URL, without /v1."""
+
+    def address(self, service: str) -> str:
+        """host:port of another service's gRPC port."""
+
+
+class Client:
+    """Requests to one road. Use as an async context manager."""
+
+    def __init__(self, stack: Road) -> None:
         self.stack = stack
         self.http = httpx.AsyncClient(base_url=stack.url, timeout=120, limits=httpx.Limits(max_connections=None))
 

@@ -1,0 +1,89 @@
+"""docker-compose.yml, .env.example and deploy/ against the code; no container runs here."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from types import ModuleType
+
+import pytest
+import yaml
+
+from services.detokenizer.station import SERVICE as DETOKENIZER
+from services.engine.settings import EngineSettings
+from services.engine.station import SERVICE as ENGINE
+from services.gateway.settings import GatewaySettings
+from services.tokenizer.station import SERVICE as TOKENIZER
+from tests.docs.pages import DOCS, ROOT
+
+COMPOSE = (ROOT / "docker-compose.yml").read_text()
+DOCKERFILE = (ROOT / "Dockerfile.cpu").read_text()
+
+
+@pytest.fixture(scope="module")
+def generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("env_example", ROOT / "deploy" / "env_example.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_env_example_is_up_to_date(generator: ModuleType) -> None:
+    assert (ROOT / ".env.example").read_text() == generator.env_example(), "run `make env-example`"
+
+
+def test_every_variable_of_compose_is_in_env_example_with_its_default(generator: ModuleType) -> None:
+    given = dict(re.findall(r"^#(\w+)=(.*)$", generator.env_example(), flags=re.M))
+    used = dict(re.findall(r"\$\{(\w+):?-([^}]*)\}", COMPOSE))
+    assert used
+    assert set(used) <= set(given)
+    differ = {name for name, default in used.items() if default and given[name] != default}
+    assert differ == {
+        "POSTROAD_MODELS_DIR",  # a volume of that name there, an example here
+        "POSTROAD_GATEWAY_ENGINES",
+        "POSTROAD_TOKENIZER_MAX_CONNECTION_AGE",
+        "POSTROAD_DETOKENIZER_MAX_CONNECTION_AGE",
+    }
+
+
+def test_the_stations_find_each_other() -> None:
+    services = yaml.safe_load(COMPOSE)["services"]
+    gateway = services["gateway"]["environment"]
+    assert f"engine:{EngineSettings.model_fields['port'].default}" in gateway["POSTROAD_GATEWAY_ENGINES"]
+    for station in ("tokenizer", "detokenizer"):
+        port = GatewaySettings.model_fields[station].default.rpartition(":")[2]
+        assert gateway[f"POSTROAD_GATEWAY_{station.upper()}"] == f"dns:///{station}:{port}"
+
+
+def test_every_station_is_confined() -> None:
+    services = yaml.safe_load(COMPOSE)["services"]
+    for name in ("gateway", "tokenizer", "detokenizer", "engine"):
+        station = services[name]
+        assert station["read_only"], name
+        assert station["cap_drop"] == ["ALL"], name
+        assert station["restart"] == "unless-stopped", name
+        assert "mem_limit" in station, name
+        assert ("ports" in station) == (name == "gateway"), name
+
+
+def test_health_checks_ask_for_the_right_service() -> None:
+    asked = set(re.findall(r'"127\.0\.0\.1:\d+", "(\S+)"\]', DOCKERFILE))
+    assert asked == {TOKENIZER, ENGINE, DETOKENIZER}
+
+
+def test_the_dashboard_shows_metrics_that_exist() -> None:
+    dashboard = json.loads((ROOT / "deploy/observability/grafana/dashboards/postroad.json").read_text())
+    text = " ".join(target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ()))
+    documented = set(re.findall(r"^\| `(postroad_\w+)`", (DOCS / "metrics.md").read_text(), flags=re.M))
+    shown = {re.sub(r"_(bucket|sum|count)$", "", name) for name in re.findall(r"postroad_\w+", text)}
+    assert len(shown) > 15
+    assert shown <= documented
+
+
+def test_prometheus_scrapes_every_station_on_its_metrics_port() -> None:
+    config = yaml.safe_load((ROOT / "deploy/observability/prometheus.yml").read_text())
+    ports = {job["job_name"]: job["dns_sd_configs"][0]["port"] for job in config["scrape_configs"]}
+    assert ports == {"gateway": 8000, "tokenizer": 9461, "engine": 9462, "detokenizer": 9463}
