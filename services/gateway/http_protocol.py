@@ -9,6 +9,9 @@ bound:
   closes after that answer. Reading goes on meanwhile, since only a reader notices that the client is gone;
 - an answer that begins before the request's body has ended closes the connection, too: the rest may be of any length;
 - a client that does not take what was written to it is cut off.
+
+A wish for another protocol (`Upgrade: h2c`, as Java's HttpClient and `curl --http2` send it) is ignored, as HTTP/1.1
+allows.
 """
 
 from __future__ import annotations
@@ -65,6 +68,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._in_head = True
         self._discarding = False  # what still comes is thrown away
         self._may_keep_alive = False  # once the body has ended
+        self._is_head_repeated = False  # what the parser reads now is the head of the request that it is in already
         self._head_timer: asyncio.TimerHandle | None = None
         self._end_timer: asyncio.TimerHandle | None = None  # of an answer that has ended
 
@@ -114,24 +118,46 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def _parse(self, data: memoryview) -> None:
         try:
             self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._discard_rest()  # the request itself is served; what follows it is of a protocol not spoken here
+        except httptools.HttpParserUpgrade as upgrade:
+            self._parse_without_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError:
             if not self._discarding:
                 self._refuse(_invalid_http())
 
+    def _parse_without_upgrade(self, data: memoryview) -> None:
+        """Goes on behind the head of a request that wishes for another protocol.
+
+        The parser takes all that follows for that protocol. Another one reads it as HTTP/1.1; of the head it is given
+        again what says where the body ends.
+        """
+        framing = [f for f in self.headers if f[0] in (b"content-length", b"transfer-encoding")]
+        head = [b"POST / HTTP/1.1", *(name + b": " + value for name, value in framing), b"", b""]
+        self.parser = httptools.HttpRequestParser(self)
+        self._is_head_repeated = True
+        self.parser.feed_data(b"\r\n".join(head))
+        self._is_head_repeated = False
+        self._parse(data)
+
     def on_message_begin(self) -> None:
+        if self._is_head_repeated:
+            return
         if self._is_answering:
             self._discard_rest()
             raise _PipelinedRequest  # stops the parser in the middle of the bytes that it was given
         self._in_head = True
         super().on_message_begin()
 
+    def on_url(self, url: bytes) -> None:
+        if not self._is_head_repeated:
+            super().on_url(url)
+
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_head:  # otherwise it is a trailer
+        if self._in_head:  # otherwise it is a trailer, or of a head that is repeated
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
+        if self._is_head_repeated:
+            return
         self._in_head = False
         self._unused_bytes = 0
         self._cancel_timers()
@@ -147,6 +173,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return  # the parser that says so has not seen the body
         super().on_message_complete()
         if not self.cycle.response_started:  # otherwise it has announced the close
             self.cycle.keep_alive = self._may_keep_alive

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 import json
 import socket
 import struct
@@ -466,3 +467,66 @@ async def test_a_body_with_broken_chunks_ends_its_request() -> None:
         await client.close()
         await gateway.assert_idle()
         assert [line["outcome"] for line in gateway.request_lines()] == ["cancelled"]
+
+
+H2C = "connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAAQAoAAAAAIAAAAA\r\n"
+
+
+def pieces_of(body: bytes, framing: str) -> tuple[str, bytes]:
+    """The framing's header and the body's bytes."""
+    if framing == "content-length":
+        return f"content-length: {len(body)}\r\n", body
+    half = len(body) // 2
+    chunks = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (body[:half], body[half:]))
+    return "transfer-encoding: chunked\r\n", chunks + b"0\r\n\r\n"
+
+
+@pytest.mark.parametrize("framing", ["content-length", "chunked"])
+@pytest.mark.parametrize("cuts", [[], [0], [1, 30], [40]], ids=str)
+async def test_the_body_of_a_request_that_wishes_for_http2_is_read(framing: str, cuts: list[int]) -> None:
+    """`cuts`: where the body is torn apart; 0 tears it from the head."""
+    async with running_gateway() as gateway:
+        client = await RawClient.connect(gateway.port)
+        for content in ("first", "second"):
+            header, body = pieces_of(chat(user=content * 9), framing)
+            head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\n{header}{H2C}\r\n".encode()
+            whole = head + body
+            places = [0, *(len(head) + cut for cut in cuts), len(whole)]
+            for start, stop in itertools.pairwise(places):
+                client.writer.write(whole[start:stop])
+                await client.writer.drain()
+                for _ in range(3):  # turns of the loop that the server runs on: it reads each piece by itself
+                    await asyncio.sleep(0)
+            answer = await client.read_until(b"}}}")
+            assert answer.startswith(b"HTTP/1.1 200 "), answer
+            assert b"connection: close" not in answer
+        await client.close()
+        await gateway.assert_idle()
+
+
+async def test_a_request_without_a_body_that_wishes_for_another_protocol_is_served() -> None:
+    async with running_gateway() as gateway:
+        client = await RawClient.connect(gateway.port)
+        for wish in (H2C, "connection: upgrade\r\nupgrade: websocket\r\n", ""):
+            client.writer.write(f"GET /health HTTP/1.1\r\nhost: x\r\n{wish}\r\n".encode())
+            assert (await client.read_until(b'"ok"}')).startswith(b"HTTP/1.1 200 ")
+        await client.close()
+
+
+async def test_limits_hold_for_a_request_that_wishes_for_another_protocol() -> None:
+    async with running_gateway(max_body_bytes=1000) as gateway:
+        client = await RawClient.connect(gateway.port)
+        await client.post(CHAT, b"x", length=1001, headers=H2C)
+        assert error_of(await read_to_end(client), 413)["code"] == "too_large"
+        client = await RawClient.connect(gateway.port)
+        client.writer.write(
+            f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n{H2C}\r\nZZ\r\n".encode()
+        )
+        assert error_of(await read_to_end(client), 400)["code"] == "invalid_http"
+
+
+async def test_connect_is_refused() -> None:
+    async with running_gateway() as gateway:
+        client = await RawClient.connect(gateway.port)
+        client.writer.write(b"CONNECT x:80 HTTP/1.1\r\nhost: x:80\r\n\r\n" + GET)
+        assert error_of(await read_to_end(client), 400)["code"] == "invalid_http"
