@@ -17,7 +17,7 @@ from services.gateway.api.completions import CompletionDialect
 from services.gateway.api.generation import GenerationEndpoint
 from services.gateway.api.models import ModelsEndpoints
 from services.gateway.api.operations import OperationsEndpoints
-from services.gateway.api.tokenize import TokenizeEndpoint
+from services.gateway.api.tokenize import DetokenizeEndpoint, TokenizeEndpoint
 from services.gateway.errors import ApiError
 from services.gateway.gateway import Gateway
 from services.gateway.middleware import RequestEdge
@@ -31,10 +31,12 @@ def make_app(gateway: Gateway) -> Starlette:
         Route("/v1/chat/completions", GenerationEndpoint(gateway, ChatDialect()), methods=["POST"]),
         Route("/v1/completions", GenerationEndpoint(gateway, CompletionDialect()), methods=["POST"]),
         Route("/tokenize", TokenizeEndpoint(gateway), methods=["POST"]),
+        Route("/detokenize", DetokenizeEndpoint(gateway), methods=["POST"]),
         Route("/v1/models", models.list),
         Route("/v1/models/{model:path}", models.get),
         Route("/health", operations.health),
         Route("/ready", operations.ready),
+        Route("/version", operations.version),
         Route("/metrics", operations.metrics),
         Route("/debug/read_out", operations.read_out),
     ]

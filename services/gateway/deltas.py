@@ -28,11 +28,15 @@ class StationTimes:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens of one run, or of a whole request. Meanings: `postroad.v1.Usage`."""
+    """Tokens of one run, or of a whole request. Meanings: `postroad.v1.Usage`.
+
+    `reasoning_tokens`: those of the completion that are reasoning.
+    """
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
+    reasoning_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,8 @@ _CLIENT_NAMES = {
     "messages_json": "messages",
     "template_kwargs_json": "chat_template_kwargs",
     "template_kwargs": "chat_template_kwargs",
+    "tools_json": "tools",
+    "ids": "tokens",
 }
 _RETRY_AFTER = 1.0  # seconds; engines restart and queues drain within a few
 

@@ -38,6 +38,7 @@ class ChatPrompt:
     messages_json: str
     add_generation_prompt: bool | None = None
     template_kwargs_json: str | None = None
+    tools_json: str | None = None
     count: ClassVar[int] = 1
 
 

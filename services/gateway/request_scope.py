@@ -70,7 +70,7 @@ class RequestScope:
         Only a pending `receive` notices a disconnect, hence a task that awaits nothing else. From here on the deadline
         is the server's failure.
         """
-        self._timed_out = DeadlineExceeded("the request took longer than the server allows")
+        self._timed_out = DeadlineExceeded("the request took longer than it may")
         self._watcher = asyncio.create_task(self._watch(receive))
 
     async def _watch(self, receive: Receive) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
+from typing import TypeVar
 
 import grpc
 from structlog.typing import FilteringBoundLogger
@@ -17,11 +19,13 @@ from services.gateway.deltas import Delta
 from services.gateway.errors import is_transient, rename_field
 from services.gateway.merging import merge
 from services.gateway.prompts import ChatPrompt, IdsPrompts, Prompts, TextPrompts
-from services.gateway.replicas import Engine, Stations
+from services.gateway.replicas import Engine, Station, Stations
 from services.gateway.runs import Run
 from services.gateway.timings import RequestTimes
 from services.gateway.waiting_room import WaitingRoom
 from services.pb.postroad.v1 import detokenizer_pb2_grpc, tokenizer_pb2_grpc
+
+T = TypeVar("T")
 
 
 class Road:
@@ -43,16 +47,34 @@ class Road:
         """The token ids of each prompt. Raises what the tokenizer raises, or Unavailable when it does not come back."""
         if isinstance(prompts, IdsPrompts):
             return prompts.ids
+        call = partial(self._tokenise, prompts, context, times)
+        return await self._with_retry(call, self._stations.tokenizer, context)
+
+    async def text_of(self, ids: list[int], skip_special_tokens: bool, context: RequestContext) -> str:
+        """The text of token ids. Raises what the detokenizer raises, or Unavailable when it does not come back."""
+        call = partial(self._decode, ids, skip_special_tokens, context)
+        return await self._with_retry(call, self._stations.detokenizer, context)
+
+    async def _with_retry(self, call: Callable[[], Awaitable[T]], station: Station, context: RequestContext) -> T:
+        """The call's result; a failure that may pass is tried once more, when the station serves again."""
         try:
-            return await self._tokenise(prompts, context, times)
+            return await call()
         except PostroadError as error:
             if not is_transient(error):
                 raise
             with self._waiting.place():
-                back = await self._stations.tokenizer.confirm(self.patience(context))
+                back = await station.confirm(self.patience(context))
             if not back:
                 raise
-        return await self._tokenise(prompts, context, times)
+        return await call()
+
+    async def _decode(self, ids: list[int], skip_special_tokens: bool, context: RequestContext) -> str:
+        request = wire.decode_request(ids, skip_special_tokens)
+        metadata, timeout = context.metadata(), context.time_remaining()
+        try:
+            return str((await self._detokenizer.Decode(request, metadata=metadata, timeout=timeout)).text)
+        except grpc.aio.AioRpcError as error:
+            raise self._typed(error, "detokenizer", context) from None
 
     async def _tokenise(
         self, prompts: TextPrompts | ChatPrompt, context: RequestContext, times: RequestTimes

@@ -23,7 +23,13 @@ def render_request(prompt: ChatPrompt) -> tokenizer_pb2.RenderChatRequest:
         messages_json=prompt.messages_json,
         add_generation_prompt=prompt.add_generation_prompt,
         template_kwargs_json=prompt.template_kwargs_json,
+        tools_json=prompt.tools_json,
     )
+
+
+def decode_request(ids: list[int], skip_special_tokens: bool) -> detokenizer_pb2.DecodeRequest:
+    """The message for Detokenizer.Decode."""
+    return detokenizer_pb2.DecodeRequest(ids=ids, skip_special_tokens=skip_special_tokens)
 
 
 def generate_request(

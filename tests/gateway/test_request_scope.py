@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -168,3 +169,30 @@ async def test_a_cancel_from_outside_stays_a_cancel() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert len(scopes) == 0
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_client_may_set_a_shorter_time_limit(gateway: RunningGateway, stream: bool) -> None:
+    gateway.stations.detokenizer.script = silent
+    response = await gateway.http.post(
+        "/v1/chat/completions", content=body(stream=stream), headers={"x-request-timeout": "0.2"}
+    )
+    assert (response.status_code, response.json()["error"]["code"]) == (504, "deadline_exceeded")
+    [context] = gateway.stations.detokenizer.contexts
+    assert context.deadline is not None
+    assert context.deadline < time.monotonic() + 1
+    await gateway.assert_idle()
+
+
+@pytest.mark.parametrize("given", ["", "x", "0", "-1", "nan"])
+async def test_a_time_limit_that_is_none_is_refused(gateway: RunningGateway, given: str) -> None:
+    response = await gateway.http.post("/tokenize", json={"prompt": "x"}, headers={"x-request-timeout": given})
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "x-request-timeout")
+
+
+async def test_a_longer_time_limit_than_the_servers_does_not_count() -> None:
+    async with running_gateway(request_timeout=0.2) as gateway:
+        gateway.stations.detokenizer.script = silent
+        headers = {"x-request-timeout": "inf"}
+        response = await gateway.http.post("/v1/chat/completions", content=body(), headers=headers)
+        assert response.status_code == 504

@@ -38,13 +38,19 @@ class Summary:
 
     def fields(self) -> dict[str, Any]:
         """`usage`, and `timings` beside it."""
-        usage = {
-            "prompt_tokens": self.usage.prompt_tokens,
-            "completion_tokens": self.usage.completion_tokens,
-            "total_tokens": self.usage.prompt_tokens + self.usage.completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": self.usage.cached_tokens},
-        }
+        usage = usage_fields(self.usage)
         return {"usage": usage} if self.timings is None else {"usage": usage, "timings": self.timings}
+
+
+def usage_fields(usage: Usage) -> dict[str, Any]:
+    """The object `usage`."""
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+    }
 
 
 class ChoiceForm(Protocol):
@@ -77,7 +83,10 @@ class Answer(Protocol):
 
 
 class ChoicesAnswer:
-    """An answer with `choices`. With include_usage every chunk has `usage`, null in all but the last."""
+    """An answer with `choices`.
+
+    With include_usage every chunk has `usage`, null in all but the last; where updates have the usage so far, that.
+    """
 
     def __init__(self, head: AnswerHead, include_usage: bool, form: ChoiceForm) -> None:
         self._head = head
@@ -91,10 +100,12 @@ class ChoicesAnswer:
         """The events of an update; `summary` comes with the request's last one."""
         template = self._templates.get(update.choice)
         events = b""
+        if update.usage is not None:
+            self._chunk_tail = {"usage": usage_fields(update.usage)}  # no template holds: each chunk is another
         if template is None:
             events, template = self._begin(update.choice)
         for part in update.parts:
-            if isinstance(part, Content):
+            if isinstance(part, Content) and update.usage is None:
                 events += template.fill(part.text)
             else:
                 events += _encode(self._chunk(self._form.part(update.choice, part)))

@@ -17,6 +17,7 @@ class Update:
     choice: int
     parts: Sequence[Part]
     finish_reason: str | None = None
+    usage: Usage | None = None  # of the request so far, where that is asked for
 
 
 class Choices:
@@ -26,16 +27,28 @@ class Choices:
         self._runs = runs
         self._readers = {run.choice: make_reader() for run in runs}
         self._endings: dict[int, Ending] = {}
+        self._tokens = 0  # that the deltas stood for
+        self._reasoning_tokens = 0
 
     def update(self, delta: Delta) -> Update:
         """What the delta adds."""
         reader = self._readers[delta.choice]
         parts = reader.read(delta.text) if delta.text else ()
+        self._tokens += delta.tokens
+        if parts and isinstance(parts[-1], Reasoning):
+            self._reasoning_tokens += delta.tokens
         if delta.ending is None:
             return Update(delta.choice, parts)
         self._endings[delta.choice] = delta.ending
         parts = [*parts, *reader.close()]
         return Update(delta.choice, parts, reader.finish_reason(delta.ending.finish_reason))
+
+    def usage_so_far(self) -> Usage:
+        """Of all choices together, as far as they have come. Cached tokens are not known before the end."""
+        if self.are_finished:
+            return self.usage()
+        prompt_lengths = {run.prompt: len(run.request.request.prompt_ids) for run in self._runs}
+        return Usage(sum(prompt_lengths.values()), self._tokens, 0, self._reasoning_tokens)
 
     @property
     def are_finished(self) -> bool:
@@ -61,6 +74,7 @@ class Choices:
             prompt_tokens=sum(max(usage.prompt_tokens for usage in usages) for usages in prompts),
             completion_tokens=sum(usage.completion_tokens for usages in prompts for usage in usages),
             cached_tokens=sum(min(usage.cached_tokens for usage in usages) for usages in prompts),
+            reasoning_tokens=self._reasoning_tokens,
         )
 
 

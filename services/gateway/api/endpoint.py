@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -12,12 +13,13 @@ from starlette.types import Receive, Scope, Send
 from services.common.errors import Internal, PostroadError
 from services.common.request_context import TRACEPARENT_KEY, RequestContext, accept_traceparent
 from services.gateway.body import read_body
-from services.gateway.errors import ApiError, ClientDisconnected, from_station
+from services.gateway.errors import ApiError, ClientDisconnected, from_station, invalid
 from services.gateway.gateway import Gateway
 from services.gateway.middleware import request_id_of
 from services.gateway.record import CLIENT_CLOSED, RequestRecord
 from services.gateway.reply import Reply
 
+_TIMEOUT_HEADER = b"x-request-timeout"
 _ERROR_SEND_TIMEOUT = 5.0  # seconds for an error to leave; a client that reads nothing would hold it for ever
 
 
@@ -68,7 +70,7 @@ class Endpoint(ABC):
 
     async def _serve_in_scope(self, scope: Scope, receive: Receive, reply: Reply, record: RequestRecord) -> None:
         settings = self._gateway.settings
-        deadline = record.times.arrival / 1e9 + settings.request_timeout
+        deadline = record.times.arrival / 1e9 + min(settings.request_timeout, _time_limit(scope))
         with self._gateway.live.enter(), self._gateway.scopes.open(deadline) as request_scope:
             body = await read_body(scope, receive, settings.max_body_bytes)
             request_scope.watch_client(receive)
@@ -84,3 +86,17 @@ class Endpoint(ABC):
                 await reply.error(api_error)
         except TimeoutError:
             self._gateway.log.warning("the client does not read", request_id=record.request_id)
+
+
+def _time_limit(scope: Scope) -> float:
+    """Seconds that the client gives its request; ApiError 400 for what is no such number."""
+    for name, value in scope["headers"]:
+        if name == _TIMEOUT_HEADER:
+            try:
+                seconds = float(value)
+            except ValueError:
+                seconds = math.nan
+            if not seconds > 0:
+                raise invalid("x-request-timeout must be a number of seconds greater than 0", "x-request-timeout")
+            return seconds
+    return math.inf

@@ -73,6 +73,8 @@ class GenerationEndpoint(Endpoint):
         reply, record = exchange.reply, exchange.record
         async for delta in deltas:
             update = choices.update(delta)
+            if body.continuous_usage:
+                update.usage = choices.usage_so_far()
             if reply.status is None:
                 await reply.open_stream([(b"server-timing", record.times.server_timing())])
             if update.finish_reason is not None and choices.are_finished:

@@ -1,6 +1,8 @@
-"""What operators and tests ask: GET /, /health, /ready, /metrics, /debug/read_out."""
+"""What operators and tests ask: GET /, /health, /ready, /version, /metrics, /debug/read_out."""
 
 from __future__ import annotations
+
+from importlib.metadata import version
 
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -41,6 +43,10 @@ class OperationsEndpoints:
         if missing := self._gateway.stations.missing:
             raise _not_ready(f"not serving: {', '.join(missing)}", "not_ready")
         return _json({"status": "ready"})
+
+    async def version(self, _request: Request) -> Response:
+        """The version of Postroad, in vLLM's form."""
+        return _json({"version": version("postroad")})
 
     async def metrics(self, _request: Request) -> Response:
         """Prometheus text."""

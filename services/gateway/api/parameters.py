@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from services.gateway.errors import invalid, unsupported
+from services.gateway.errors import invalid
 from services.gateway.validation import require_length
 
 UINT32_MAX = 2**32 - 1
@@ -142,6 +142,11 @@ class GenerationParameters(UnsupportedFields, kw_only=True):
         return bool(self.stream_options and self.stream_options.include_usage)
 
     @property
+    def continuous_usage(self) -> bool:
+        """Whether each chunk of a stream has the usage so far."""
+        return bool(self.stream_options and self.stream_options.continuous_usage_stats)
+
+    @property
     def token_limit(self) -> int | None:
         """Most tokens to generate; None for as many as fit."""
         return self.max_tokens
@@ -165,8 +170,5 @@ def check_parameters(body: GenerationParameters) -> None:
         raise invalid(f"cache_salt must have at most {MAX_CACHE_SALT_BYTES} bytes", "cache_salt")
     if body.token_limit is not None and (body.min_tokens or 0) > body.token_limit:
         raise invalid(f"min_tokens must be at most {body.token_limit_field}, {body.token_limit}", "min_tokens")
-    if body.stream_options is not None:
-        if not body.stream:
-            raise invalid("stream_options is only allowed when stream is true", "stream_options")
-        if body.stream_options.continuous_usage_stats:
-            raise unsupported("stream_options.continuous_usage_stats", "not supported; leave it out or set it to false")
+    if body.stream_options is not None and not body.stream:
+        raise invalid("stream_options is only allowed when stream is true", "stream_options")

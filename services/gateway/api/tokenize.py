@@ -1,17 +1,21 @@
-"""POST /tokenize: a prompt's token ids, in vLLM's form."""
+"""POST /tokenize and POST /detokenize: token ids of a prompt and text of token ids, in vLLM's form."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
-from services.gateway.api.chat import chat_prompt
+from services.gateway.api.chat import MAX_TEMPLATE_KWARGS_DEPTH, chat_prompt
 from services.gateway.api.endpoint import Endpoint, Exchange
-from services.gateway.errors import invalid
+from services.gateway.api.parameters import TokenId
+from services.gateway.errors import invalid, unsupported
 from services.gateway.gateway import Gateway
-from services.gateway.prompts import Prompts, TextPrompts
-from services.gateway.validation import decode
+from services.gateway.prompts import ChatPrompt, Prompts, TextPrompts
+from services.gateway.validation import decode, require_depth
+
+MAX_TOOLS = 128  # OpenAI's
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True):
@@ -19,13 +23,24 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
 
     model: str | None = None
     messages: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    tools: Annotated[list[dict[str, Any]], Meta(max_length=MAX_TOOLS)] | None = None
     add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     prompt: str | None = None
     add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
 
 
-_BODY = msgspec.json.Decoder(TokenizeRequest)
+class DetokenizeRequest(msgspec.Struct, kw_only=True):
+    """The ids are checked against the vocabulary by the detokenizer."""
+
+    tokens: list[TokenId]
+    model: str | None = None
+    skip_special_tokens: bool | None = None
+
+
+_TOKENIZE = msgspec.json.Decoder(TokenizeRequest)
+_DETOKENIZE = msgspec.json.Decoder(DetokenizeRequest)
 
 
 def _prompt(body: TokenizeRequest) -> Prompts:
@@ -34,7 +49,15 @@ def _prompt(body: TokenizeRequest) -> Prompts:
         raise invalid("one of prompt and messages is required", "messages" if has_messages else "prompt")
     if body.prompt is not None:
         return TextPrompts([body.prompt], body.add_special_tokens)
-    return chat_prompt(body.messages, body.add_generation_prompt, body.chat_template_kwargs)
+    prompt = chat_prompt(body.messages, body.add_generation_prompt, body.chat_template_kwargs)
+    return ChatPrompt(
+        prompt.messages_json, prompt.add_generation_prompt, prompt.template_kwargs_json, _tools_json(body.tools)
+    )
+
+
+def _tools_json(tools: list[dict[str, Any]] | None) -> str | None:
+    require_depth(tools, MAX_TEMPLATE_KWARGS_DEPTH, "tools")
+    return msgspec.json.encode(tools).decode() if tools else None
 
 
 class TokenizeEndpoint(Endpoint):
@@ -45,7 +68,9 @@ class TokenizeEndpoint(Endpoint):
 
     async def serve(self, exchange: Exchange) -> None:
         """Answers `{"count", "max_model_len", "tokens"}`."""
-        body = decode(_BODY, exchange.body)
+        body = decode(_TOKENIZE, exchange.body)
+        if body.return_token_strs:
+            raise unsupported("return_token_strs", "not supported; leave it out or set it to false")
         prompt = _prompt(body)
         road = self._gateway.road
         model = await self._gateway.model(body.model, road.patience(exchange.context))
@@ -53,3 +78,18 @@ class TokenizeEndpoint(Endpoint):
         exchange.record.prompt_tokens = len(ids)
         answer = {"count": len(ids), "max_model_len": model.max_model_len, "tokens": ids}
         await exchange.reply.json(msgspec.json.encode(answer))
+
+
+class DetokenizeEndpoint(Endpoint):
+    """Answers from the detokenizer alone."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        super().__init__(gateway, "/detokenize", None)
+
+    async def serve(self, exchange: Exchange) -> None:
+        """Answers `{"prompt"}`."""
+        body = decode(_DETOKENIZE, exchange.body)
+        road = self._gateway.road
+        await self._gateway.model(body.model, road.patience(exchange.context))
+        text = await road.text_of(body.tokens, bool(body.skip_special_tokens), exchange.context)
+        await exchange.reply.json(msgspec.json.encode({"prompt": text}))

@@ -27,6 +27,7 @@ async def test_fieldbug_31_a_whole_answer_is_json_with_finish_reason_and_usage(g
         "completion_tokens": 2,
         "total_tokens": 7,
         "prompt_tokens_details": {"cached_tokens": 3},
+        "completion_tokens_details": {"reasoning_tokens": 0},
     }
 
 

@@ -49,6 +49,7 @@ USAGE = {
     "completion_tokens": 2 * (2 + 3 + 4),
     "total_tokens": 6 + 18,
     "prompt_tokens_details": {"cached_tokens": 3 * 7},
+    "completion_tokens_details": {"reasoning_tokens": 0},
 }
 
 
@@ -220,3 +221,21 @@ async def test_the_log_line_has_the_whole_request(gateway: RunningGateway) -> No
     await until(lambda: len(gateway.request_lines()) == 1)
     [line] = gateway.request_lines()
     assert (line["outcome"], line["choices"], line["prompt_tokens"], line["completion_tokens"]) == ("length", 6, 6, 18)
+
+
+async def test_continuous_usage_counts_up_to_the_whole(gateway: RunningGateway) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    response = await gateway.complete([[1, 2], [3]], n=2, stream=True, stream_options=options)
+    chunks = events(response.text)[:-1]
+    counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
+    assert counts == sorted(counts)
+    assert (counts[0], counts[-1]) == (1, 8)
+    assert len(set(counts)) > 4
+    assert {chunk["usage"]["prompt_tokens"] for chunk in chunks[:-3]} == {3}
+    assert "".join(chunk["choices"][0]["text"] for chunk in chunks[:-1]).count("world") == 4
+
+
+async def test_continuous_usage_needs_no_usage_chunk(gateway: RunningGateway) -> None:
+    chunks = events((await gateway.chat(stream=True, stream_options={"continuous_usage_stats": True})).text)[:-1]
+    assert [chunk["usage"]["completion_tokens"] for chunk in chunks] == [1, 1, 2, 2, 2]
+    assert all(len(chunk["choices"]) == 1 for chunk in chunks)

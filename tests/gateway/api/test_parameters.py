@@ -127,11 +127,6 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("stream_text", {"stream": "true"}, "stream"),
     ("stream_options_alone", {"stream_options": {"include_usage": True}}, "stream_options"),
     ("include_usage", {"stream": True, "stream_options": {"include_usage": 3}}, "stream_options.include_usage"),
-    (
-        "continuous_usage",
-        {"stream": True, "stream_options": {"continuous_usage_stats": True}},
-        "stream_options.continuous_usage_stats",
-    ),
     ("priority", {"priority": 101}, "priority"),
     ("cache_salt_long", {"cache_salt": "é" * 129}, "cache_salt"),
     ("cache_salt_type", {"cache_salt": 5}, "cache_salt"),

@@ -105,10 +105,19 @@ class FakeDetokenizer(detokenizer_pb2_grpc.DetokenizerServicer):
     def __init__(self) -> None:
         self.script: Script = hello
         self.requests: list[detokenizer_pb2.GenerateTextRequest] = []
+        self.decoded: list[detokenizer_pb2.DecodeRequest] = []
+        self.before_decode: Callable[[], Any] | None = None  # awaited at the start of each call
         self.contexts: list[RequestContext] = []
         self.running = 0
         self.entered = asyncio.Event()  # a call began
         self.left = asyncio.Event()  # no call runs any more
+
+    async def Decode(self, request: detokenizer_pb2.DecodeRequest, context: Servicer) -> detokenizer_pb2.DecodeResponse:
+        self.decoded.append(request)
+        async with rpc_errors(context, quiet_log(), "decode"):
+            if self.before_decode is not None:
+                await self.before_decode()
+        return detokenizer_pb2.DecodeResponse(text="".join(map(chr, request.ids)))
 
     async def Generate(
         self, request: detokenizer_pb2.GenerateTextRequest, context: Servicer
