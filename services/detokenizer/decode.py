@@ -57,10 +57,20 @@ class DecoderFactory(Protocol):
 
 def make_decoder_factory(tokenizer: Tokenizer) -> DecoderFactory:
     """Chooses the decoder for a tokenizer. Takes about 0.3 s for 50,000 tokens."""
+    return decoder_factory(read_vocabulary(tokenizer))
+
+
+def read_vocabulary(tokenizer: Tokenizer) -> ByteLevelTable | WindowVocabulary:
+    """What the decoders of a tokenizer share."""
     table = byte_level_table(tokenizer)
-    if table is not None:
-        return partial(ByteLevelDecoder, table)
-    return partial(WindowDecoder, window_vocabulary(tokenizer))
+    return window_vocabulary(tokenizer) if table is None else table
+
+
+def decoder_factory(vocabulary: ByteLevelTable | WindowVocabulary) -> DecoderFactory:
+    """The factory of the vocabulary's decoders."""
+    if isinstance(vocabulary, ByteLevelTable):
+        return partial(ByteLevelDecoder, vocabulary)
+    return partial(WindowDecoder, vocabulary)
 
 
 # --- byte-level BPE -------------------------------------------------------------------------------------------------
@@ -149,6 +159,12 @@ class WindowVocabulary:
     special: frozenset[int]
     fallback_bytes: Mapping[int, bytes]  # of the tokens <0x00> … <0xFF>, where the tokenizer decodes them as bytes
     byte_context: Sequence[int]  # the byte token of _BYTE_CONTEXT, where there are byte tokens
+
+    def text_of(self, token_id: int) -> str:
+        """What a token adds to a text that has begun, as far as it has a text of its own."""
+        alone = self.tokenizer.decode([token_id], skip_special_tokens=False)
+        twice = self.tokenizer.decode([token_id, token_id], skip_special_tokens=False)
+        return twice.removeprefix(alone) or alone
 
 
 class WindowDecoder:

@@ -27,13 +27,16 @@ class CallTransport:
             ended = False
             try:
                 async for message in call:
+                    if message.HasField("prompt_logprobs"):
+                        sink.on_prompt_scores(message.prompt_logprobs)
                     if message.HasField("start"):
                         sink.on_start(message.start)
+                    scores = message.logprobs if message.HasField("logprobs") else None
                     if message.HasField("end"):
                         ended = True
-                        sink.on_end(message.token_ids, message.end)
-                    else:
-                        sink.on_tokens(message.token_ids)
+                        sink.on_end(message.token_ids, message.end, scores)
+                    elif message.token_ids:
+                        sink.on_tokens(message.token_ids, scores)
             except grpc.aio.AioRpcError as error:
                 raise engine_error(error) from error
             finally:

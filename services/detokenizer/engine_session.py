@@ -128,15 +128,24 @@ class FrameSession:
             rider = riders.get(event.handle)
             if event.HasField("end"):
                 ends[event.handle] = event.end
+            elif rider is not None and event.HasField("prompt_logprobs"):
+                rider.sink.on_prompt_scores(event.prompt_logprobs)
             elif rider is not None:
                 rider.sink.on_start(event.start)
+        scored_tokens: dict[int, list[int]] = {}
+        scores = {entry.handle: entry.logprobs for entry in frame.logprobs}
         last_tokens: dict[int, list[int]] = {handle: [] for handle in ends}
         for handle, token_id in zip(frame.handles, frame.token_ids, strict=True):
             if handle in last_tokens:
                 last_tokens[handle].append(token_id)
+            elif scores and handle in scores:
+                scored_tokens.setdefault(handle, []).append(token_id)
             elif (rider := riders.get(handle)) is not None:
                 rider.sink.on_tokens((token_id,))
+        for handle, token_ids in scored_tokens.items():
+            if (rider := riders.get(handle)) is not None:
+                rider.sink.on_tokens(token_ids, scores[handle])
         for handle, end in ends.items():
             if (rider := riders.get(handle)) is not None:
-                rider.sink.on_end(last_tokens[handle], end)
+                rider.sink.on_end(last_tokens[handle], end, scores.get(handle))
                 rider.ended.set()

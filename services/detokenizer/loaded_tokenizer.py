@@ -9,7 +9,8 @@ from typing import Self
 from tokenizers import Tokenizer
 
 from services.common.errors import InvalidArgument
-from services.detokenizer.decode import DecoderFactory, make_decoder_factory
+from services.detokenizer.decode import DecoderFactory, decoder_factory, read_vocabulary
+from services.detokenizer.token_texts import TokenTexts
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,7 @@ class LoadedTokenizer:
 
     tokenizer: Tokenizer
     make_decoder: DecoderFactory
+    token_texts: TokenTexts
     vocab_size: int
 
     @classmethod
@@ -27,7 +29,9 @@ class LoadedTokenizer:
             tokenizer = Tokenizer.from_str(files["tokenizer.json"].decode())
         except Exception as error:  # the library raises bare Exceptions
             raise ValueError(f"tokenizer.json cannot be loaded: {error}") from error
-        return cls(tokenizer, make_decoder_factory(tokenizer), max(vocab_size, tokenizer.get_vocab_size()))
+        vocabulary = read_vocabulary(tokenizer)
+        vocab_size = max(vocab_size, tokenizer.get_vocab_size())
+        return cls(tokenizer, decoder_factory(vocabulary), TokenTexts(vocabulary), vocab_size)
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
         """The text of token ids. Raises InvalidArgument for an id outside the vocabulary."""

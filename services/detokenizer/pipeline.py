@@ -43,6 +43,11 @@ class TextPipeline:
         """Tokens of the output so far: those of all pushes' `Output.num_tokens`, and a stop token."""
         return self._num_tokens
 
+    @property
+    def num_held(self) -> int:
+        """Characters that are complete and held back for a stop string."""
+        return self._matcher.num_held
+
     def push(self, token_ids: Sequence[int]) -> Output:
         """Takes the next tokens. Raises UnknownTokenError for an id without a token."""
         if self._matched is not None:

@@ -16,11 +16,13 @@ from services.common.live_requests import LiveRequests
 from services.common.request_context import ENGINE_KEY, RequestContext
 from services.common.tracing import Tracing
 from services.detokenizer.accounting import Timeline
+from services.detokenizer.echo import Echo
 from services.detokenizer.engine_address import parse_engine_address
 from services.detokenizer.loaded_tokenizer import LoadedTokenizer
 from services.detokenizer.pacing import Pacer
 from services.detokenizer.pipeline import TextPipeline
 from services.detokenizer.reporting import Departure, Reporter
+from services.detokenizer.scored_tokens import PromptTokens, ScoredPipeline
 from services.detokenizer.stop import StopMatcher
 from services.detokenizer.text_stream import TextStream
 from services.detokenizer.token_sink import EngineTransport
@@ -86,7 +88,7 @@ class DetokenizerService(detokenizer_pb2_grpc.DetokenizerServicer):
         try:
             async with rpc_errors(context, self._log, caller.request_id):
                 with departure.noted(), self._live.enter():
-                    stream = departure.stream = self._open_stream(request, timeline)
+                    stream = departure.stream = await self._open_stream(request, timeline)
                     run = self._start_engine(replace(caller, traceparent=span.traceparent), request.request, stream)
                     try:
                         await self._send(stream, run, context, departure)
@@ -109,18 +111,37 @@ class DetokenizerService(detokenizer_pb2_grpc.DetokenizerServicer):
             raise NotReady("the tokenizer files have not arrived from the engine yet")
         return self._loaded
 
-    def _open_stream(self, request: detokenizer_pb2.GenerateTextRequest, timeline: Timeline) -> TextStream:
+    async def _open_stream(self, request: detokenizer_pb2.GenerateTextRequest, timeline: Timeline) -> TextStream:
         _check_stops(request.stop)
-        if request.echo:
-            raise InvalidArgument("echo is not supported", "echo")
+        loaded, inner = self._tokenizer(), request.request
+        prompt_ids = inner.prompt_ids
         skip = request.skip_special_tokens if request.HasField("skip_special_tokens") else True
-        prompt_ids = request.request.prompt_ids
+        echo: Echo | None = None
+        if request.echo:  # on a thread: a long prompt takes a while
+            echo = await asyncio.to_thread(
+                Echo.of, loaded.make_decoder, loaded.token_texts, prompt_ids, skip_special_tokens=skip
+            )
         pipeline = TextPipeline(
-            self._tokenizer().make_decoder(prompt_ids, skip_special_tokens=skip),
+            loaded.make_decoder(prompt_ids, skip_special_tokens=skip) if echo is None else echo.decoder,
             StopMatcher(request.stop, request.include_stop_str_in_output),
-            request.request.stop.min_tokens,
+            inner.stop.min_tokens,
         )
-        return TextStream(pipeline, self._pacer, timeline, len(prompt_ids), self._log)
+        text = "" if echo is None else echo.text
+        scored = prompt_tokens = None
+        if inner.HasField("logprobs"):
+            scored = ScoredPipeline(pipeline, loaded.token_texts, len(text))
+        if inner.HasField("prompt_logprobs") and prompt_ids:  # without a prompt the engine refuses the request
+            prompt_tokens = PromptTokens(loaded.token_texts, prompt_ids, None if echo is None else echo.offsets)
+        return TextStream(
+            pipeline,
+            self._pacer,
+            timeline,
+            len(prompt_ids),
+            self._log,
+            echo=text,
+            scored=scored,
+            prompt_scores=prompt_tokens,
+        )
 
     def _start_engine(
         self, caller: RequestContext, request: engine_pb2.GenerateRequest, stream: TextStream

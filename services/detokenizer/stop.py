@@ -32,6 +32,11 @@ class StopMatcher:
     def has_stops(self) -> bool:
         return bool(self._stops)
 
+    @property
+    def num_held(self) -> int:
+        """Characters that were pushed and may not be shown yet."""
+        return 0 if self.include_match else len(self._tail)
+
     def push(self, text: str, *, armed: bool = True) -> tuple[str, str | None]:
         """Takes new text; returns the text that may be shown now and the stop string that is complete, if any.
 

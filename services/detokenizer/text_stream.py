@@ -14,6 +14,7 @@ from services.detokenizer.accounting import Timeline, complete_timings
 from services.detokenizer.decode import UnknownTokenError
 from services.detokenizer.pacing import Pacer
 from services.detokenizer.pipeline import TextPipeline
+from services.detokenizer.scored_tokens import PromptTokens, ScoredPipeline
 from services.pb.postroad.v1 import common_pb2, detokenizer_pb2, engine_pb2
 
 _STATUS_CODES = {status.value[0]: status for status in grpc.StatusCode}
@@ -27,14 +28,27 @@ class TextStream:
     """
 
     def __init__(
-        self, pipeline: TextPipeline, pacer: Pacer, timeline: Timeline, prompt_tokens: int, log: FilteringBoundLogger
+        self,
+        pipeline: TextPipeline,
+        pacer: Pacer,
+        timeline: Timeline,
+        prompt_tokens: int,
+        log: FilteringBoundLogger,
+        *,
+        echo: str = "",
+        scored: ScoredPipeline | None = None,
+        prompt_scores: PromptTokens | None = None,
     ) -> None:
+        """`echo`: the prompt's text, to go out with the first token. `scored`: `pipeline` with log-probabilities."""
         self.timeline = timeline
         self.end: detokenizer_pb2.TextEnd | None = None
         self._pipeline = pipeline
         self._pacer = pacer
         self._prompt_tokens = prompt_tokens
         self._log = log
+        self._echo = echo
+        self._scored = scored
+        self._prompt_scores = prompt_scores
         self._start = engine_pb2.StreamStart()
         self._engine_end: engine_pb2.StreamEnd | None = None
         self._error: PostroadError | None = None
@@ -64,15 +78,24 @@ class TextStream:
     def on_start(self, start: engine_pb2.StreamStart) -> None:
         self._start = start
 
-    def on_tokens(self, token_ids: Sequence[int]) -> None:
+    def on_prompt_scores(self, scores: common_pb2.TokenLogprobs) -> None:
+        if self._prompt_scores is not None and not self.is_over:
+            self._prompt_scores.push(scores)
+
+    def on_tokens(self, token_ids: Sequence[int], scores: common_pb2.TokenLogprobs | None = None) -> None:
         if self.is_over:
             return
         self.timeline.token_arrived()
-        self._push(token_ids)
+        self._push(token_ids, scores)
         if not self._held and (self._text or not self._started):
             self._wake()
 
-    def on_end(self, token_ids: Sequence[int], end: engine_pb2.StreamEnd) -> None:
+    def on_end(
+        self,
+        token_ids: Sequence[int],
+        end: engine_pb2.StreamEnd,
+        scores: common_pb2.TokenLogprobs | None = None,
+    ) -> None:
         if self.is_over:
             return
         if token_ids:
@@ -86,7 +109,7 @@ class TextStream:
             # Nobody here has cancelled it: the engine saw the deadline first.
             self.on_error(DeadlineExceeded("the request's time is over"))
         else:
-            self._finish(token_ids, end)
+            self._finish(token_ids, end, scores)
 
     def on_error(self, error: PostroadError) -> None:
         if not self.is_over:
@@ -110,6 +133,12 @@ class TextStream:
             self._started = True
             delta.start.CopyFrom(self._start)
         self._text, self._num_tokens = "", 0
+        if self._scored is not None:
+            delta.tokens.extend(self._scored.take())
+        if self._prompt_scores is not None:
+            delta.prompt_tokens.extend(self._prompt_scores.take())
+            if self._prompt_scores:
+                return delta  # the rest, and an end, in further messages
         if self.end is not None:
             self.end.timings.CopyFrom(complete_timings(self.timeline, self._start, self._engine_end))
             delta.end.CopyFrom(self.end)
@@ -118,7 +147,7 @@ class TextStream:
         return delta
 
     def _is_ready(self) -> bool:
-        if self.is_over:
+        if self.is_over or (self._started and self._prompt_scores is not None and len(self._prompt_scores) > 0):
             return True
         return not self._held and (bool(self._text) or (not self._started and self._num_tokens > 0))
 
@@ -133,9 +162,11 @@ class TextStream:
 
     # --- text
 
-    def _push(self, token_ids: Sequence[int]) -> None:
+    def _push(self, token_ids: Sequence[int], scores: common_pb2.TokenLogprobs | None) -> None:
+        if self._echo:
+            self._text, self._echo = self._echo, ""
         try:
-            output = self._pipeline.push(token_ids)
+            output = self._pipeline.push(token_ids) if self._scored is None else self._scored.push(token_ids, scores)
         except Exception as error:
             self._fail_to_decode(error)
             return
@@ -144,23 +175,31 @@ class TextStream:
         if output.matched is not None:
             self._end_with_stop_string(output.matched)
 
-    def _finish(self, token_ids: Sequence[int], end: engine_pb2.StreamEnd) -> None:
+    def _finish(
+        self, token_ids: Sequence[int], end: engine_pb2.StreamEnd, scores: common_pb2.TokenLogprobs | None
+    ) -> None:
         """The engine has ended the request. Its last token is no text if it is the one that ended it."""
         stop_token_id = end.stop_token_id if end.HasField("stop_token_id") else None
         if stop_token_id is not None and token_ids and token_ids[-1] == stop_token_id:
             token_ids = token_ids[:-1]
-        self._push(token_ids)
+        self._push(token_ids, scores)
         if self.is_over:
             return  # by a stop string in the last tokens
         before = self._pipeline.num_tokens
         try:
-            self._text += self._pipeline.finish(stop_token_id)
+            if self._scored is None:
+                self._text += self._pipeline.finish(stop_token_id)
+            else:
+                self._text += self._scored.finish(stop_token_id, scores)
         except Exception as error:
             self._fail_to_decode(error)
             return
         self._num_tokens += self._pipeline.num_tokens - before
         self.end = detokenizer_pb2.TextEnd(
-            finish_reason=end.finish_reason, usage=end.usage, stop_token_id=stop_token_id
+            finish_reason=end.finish_reason,
+            usage=end.usage,
+            stop_token_id=stop_token_id,
+            cumulative_logprob=self._cumulative_logprob(),
         )
         self._wake()
 
@@ -174,8 +213,12 @@ class TextStream:
                 completion_tokens=self._pipeline.num_tokens,
                 cached_tokens=self._start.cached_tokens,
             ),
+            cumulative_logprob=self._cumulative_logprob(),
         )
         self._wake()
+
+    def _cumulative_logprob(self) -> float | None:
+        return None if self._scored is None else self._scored.cumulative_logprob
 
     def _fail_to_decode(self, error: Exception) -> None:
         """A token that cannot become text ends its own request and no other."""

@@ -9,7 +9,7 @@ import grpc
 
 from services.common.errors import EngineLost, PostroadError, Unavailable, from_rpc
 from services.common.request_context import RequestContext
-from services.pb.postroad.v1 import engine_pb2
+from services.pb.postroad.v1 import common_pb2, engine_pb2
 
 
 class TokenSink(Protocol):
@@ -21,11 +21,19 @@ class TokenSink(Protocol):
     def on_start(self, start: engine_pb2.StreamStart) -> None:
         """Before the first token."""
 
-    def on_tokens(self, token_ids: Sequence[int]) -> None:
-        """The next tokens, in order."""
+    def on_prompt_scores(self, scores: common_pb2.TokenLogprobs) -> None:
+        """Log-probabilities of the prompt's next tokens, from the second on, if asked for. All before `on_start`."""
 
-    def on_end(self, token_ids: Sequence[int], end: engine_pb2.StreamEnd) -> None:
-        """The last tokens, if any, and the terminal event."""
+    def on_tokens(self, token_ids: Sequence[int], scores: common_pb2.TokenLogprobs | None = None) -> None:
+        """The next tokens, in order, and their log-probabilities if asked for."""
+
+    def on_end(
+        self,
+        token_ids: Sequence[int],
+        end: engine_pb2.StreamEnd,
+        scores: common_pb2.TokenLogprobs | None = None,
+    ) -> None:
+        """The last tokens, if any, their log-probabilities if asked for, and the terminal event."""
 
     def on_error(self, error: PostroadError) -> None:
         """The request failed."""

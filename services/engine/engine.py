@@ -72,7 +72,10 @@ class Engine:
             request = live.get(output.sequence.sequence_id)
             if request is None:  # ended by `close` while the step ran
                 continue
-            request.on_tokens(output.token_ids)
+            if output.prompt_logprobs is not None:
+                request.on_prompt_logprobs(output.prompt_logprobs)
+            if output.token_ids:
+                request.on_tokens(output.token_ids, output.logprobs)
             if output.finish_reason is not None:
                 self._end(output.sequence.sequence_id, output.finish_reason, None)
         for sequence_id in report.cancelled:

@@ -59,6 +59,57 @@ class SamplingJob:
 
 
 @dataclass(slots=True)
+class TokenLogprobs:
+    """Log-probabilities of consecutive tokens, flat. Meanings: `postroad.v1.TokenLogprobs`."""
+
+    num_top: int
+    logprobs: list[float] = field(default_factory=list)
+    ranks: list[int] = field(default_factory=list)
+    top_ids: list[int] = field(default_factory=list)
+    top_logprobs: list[float] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        """The number of tokens."""
+        return len(self.logprobs)
+
+    def part(self, start: int, stop: int, num_top: int) -> TokenLogprobs:
+        """Those of the tokens `start` … `stop - 1`, with fewer alternatives where they have more than `num_top`."""
+        num_top = min(num_top, self.num_top)
+        top = [slice(i * self.num_top, i * self.num_top + num_top) for i in range(start, min(stop, len(self)))]
+        return TokenLogprobs(
+            num_top,
+            self.logprobs[start:stop],
+            self.ranks[start:stop],
+            [token_id for places in top for token_id in self.top_ids[places]],
+            [logprob for places in top for logprob in self.top_logprobs[places]],
+        )
+
+    def extend(self, others: TokenLogprobs) -> None:
+        """Adds those of the tokens that follow, which have as many alternatives."""
+        self.logprobs += others.logprobs
+        self.ranks += others.ranks
+        self.top_ids += others.top_ids
+        self.top_logprobs += others.top_logprobs
+
+
+@dataclass(slots=True)
+class ScoringJob:
+    """Log-probabilities of prompt tokens: of each of `next_ids` given all before it.
+
+    The logits are those of the tokens at `first_row` and behind in `SequencePlan.token_ids`.
+    """
+
+    first_row: int
+    next_ids: list[int]
+    num_top: int
+
+    @property
+    def rows(self) -> range:
+        """Indices into `SequencePlan.token_ids`."""
+        return range(self.first_row, self.first_row + len(self.next_ids))
+
+
+@dataclass(slots=True)
 class SequencePlan:
     """One sequence's part of a step.
 
@@ -74,6 +125,8 @@ class SequencePlan:
     start: int
     page_table: list[int]
     sampling: list[SamplingJob]  # for each of the last tokens, in order; none in a prefill chunk that is not the last
+    num_logprobs: int | None = None  # alternatives with the log-probability of each sampled token; None: not wanted
+    scoring: ScoringJob | None = None
 
     @property
     def is_decode(self) -> bool:
@@ -94,10 +147,13 @@ class StepPlan:
 
 @dataclass(slots=True)
 class StepResult:
-    """The tokens that a step sampled, by sequence id: of each that samples one per job, in the order of its jobs."""
+    """What a step made, by sequence id: the sampled tokens, of each that samples one per job, in the order of its jobs;
+    and the log-probabilities that were asked for, of those tokens and of scored prompt tokens."""
 
     number: int
     token_ids: dict[int, list[int]]
+    logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)
+    prompt_logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)
 
     @classmethod
     def of_rows(cls, number: int, sequence_ids: Sequence[int], token_ids: Sequence[int]) -> Self:

@@ -12,10 +12,11 @@ import random
 from collections.abc import Iterable
 
 from services.common.errors import HandleInUse, PostroadError, SessionUnknown
+from services.engine.plan import TokenLogprobs
 from services.engine.reporting import RequestRecord
-from services.engine.requests import LiveRequest
+from services.engine.requests import LiveRequest, joined
 from services.engine.scheduler.sequence import FinishReason, Sequence
-from services.engine.wire import stream_end, stream_start
+from services.engine.wire import stream_end, stream_start, token_logprobs
 from services.pb.postroad.v1 import engine_pb2
 
 
@@ -33,12 +34,17 @@ class FramedRequest(LiveRequest):
         self._end = engine_pb2.StreamEnd()
         self._error: PostroadError | None = None
 
-    def on_tokens(self, token_ids: Iterable[int]) -> None:
+    def on_prompt_logprobs(self, logprobs: TokenLogprobs) -> None:
+        self._session.put_event(engine_pb2.FrameEvent(handle=self.handle, prompt_logprobs=token_logprobs(logprobs)))
+
+    def on_tokens(self, token_ids: Iterable[int], logprobs: TokenLogprobs | None) -> None:
         if not self._started:
             self._started = True
             self._session.put_event(engine_pb2.FrameEvent(handle=self.handle, start=stream_start(self.sequence)))
         for token_id in token_ids:
             self._session.put_token(self.handle, token_id)
+        if logprobs is not None:
+            self._session.put_logprobs(self.handle, logprobs)
 
     def on_end(self, reason: FinishReason, error: PostroadError | None) -> None:
         self._end, self._error = stream_end(self.sequence, reason, error), error
@@ -64,6 +70,7 @@ class FrameSession:
         self._handles: list[int] = []
         self._token_ids: list[int] = []
         self._events: list[engine_pb2.FrameEvent] = []
+        self._logprobs: dict[int, TokenLogprobs] = {}  # by handle, of its tokens in the next frame
         self._ended: list[FramedRequest] = []
         self._closing = False
         self._wake = asyncio.Event()
@@ -84,6 +91,10 @@ class FrameSession:
         if not self._wake.is_set():
             self._wake.set()
 
+    def put_logprobs(self, handle: int, logprobs: TokenLogprobs) -> None:
+        """Those of the tokens that were put for the handle just before."""
+        self._logprobs[handle] = joined(self._logprobs.get(handle), logprobs)
+
     def put_event(self, event: engine_pb2.FrameEvent) -> None:
         self._events.append(event)
         self._wake.set()
@@ -102,7 +113,9 @@ class FrameSession:
     def take_frame(self, step: int) -> engine_pb2.StepFrame:
         """All that waits, as one frame."""
         frame = engine_pb2.StepFrame(step=step, handles=self._handles, token_ids=self._token_ids, events=self._events)
-        self._handles, self._token_ids, self._events = [], [], []
+        for handle, logprobs in self._logprobs.items():
+            frame.logprobs.add(handle=handle, logprobs=token_logprobs(logprobs))
+        self._handles, self._token_ids, self._events, self._logprobs = [], [], [], {}
         ended, self._ended = self._ended, []
         for request in ended:
             del self.requests[request.handle]

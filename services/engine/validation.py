@@ -16,6 +16,7 @@ MAX_LOGIT_BIAS = 1024
 MAX_STOP_TOKEN_IDS = 64
 MAX_CACHE_SALT_BYTES = 256
 MAX_PRIORITY = 100
+MAX_LOGPROBS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +43,10 @@ def sequence_from_request(
             f"cache_salt has {salt_bytes} bytes; at most {MAX_CACHE_SALT_BYTES} are allowed", "cache_salt"
         )
     _check_range("priority", request.priority, -MAX_PRIORITY, MAX_PRIORITY)
-    for name in ("logprobs", "prompt_logprobs", "structured_output"):
-        if request.HasField(name):
-            raise InvalidArgument(f"{name} is not supported", name)
+    _check_range("logprobs", request.logprobs, 0, MAX_LOGPROBS)
+    _check_range("prompt_logprobs", request.prompt_logprobs, 0, MAX_LOGPROBS)
+    if request.HasField("structured_output"):
+        raise InvalidArgument("structured_output is not supported", "structured_output")
     return Sequence(
         sequence_id=sequence_id,
         prompt_ids=prompt_ids,
@@ -53,6 +55,8 @@ def sequence_from_request(
         arrival_ns=arrival_ns,
         cache_salt=request.cache_salt,
         priority=request.priority,
+        logprobs=request.logprobs if request.HasField("logprobs") else None,
+        prompt_logprobs=request.prompt_logprobs if request.HasField("prompt_logprobs") else None,
     )
 
 
@@ -104,8 +108,6 @@ def _max_tokens(given: common_pb2.StopParams, prompt_length: int, limits: ModelL
     limit = limits.max_model_len
     if given.HasField("max_tokens"):
         wanted = given.max_tokens
-        if wanted < 1:
-            raise InvalidArgument("max_tokens must be at least 1, not 0", "max_tokens")
         if prompt_length + wanted > limit:
             raise ContextLengthExceeded(
                 f"This model's maximum context length is {limit} tokens. "

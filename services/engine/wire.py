@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from services.common.errors import PostroadError
 from services.engine.core import EngineState
 from services.engine.phases import Phases
+from services.engine.plan import TokenLogprobs
 from services.engine.scheduler.sequence import FinishReason, Sequence
 from services.engine.served_model import ServedModel
 from services.pb.postroad.v1 import common_pb2, debug_pb2, engine_pb2
@@ -54,6 +55,17 @@ def stream_end(sequence: Sequence, reason: FinishReason, error: PostroadError | 
         code: int = error.status.value[0]
         end.error.CopyFrom(engine_pb2.StreamError(code=code, reason=error.reason, message=error.message))
     return end
+
+
+def token_logprobs(logprobs: TokenLogprobs) -> common_pb2.TokenLogprobs:
+    """As a message."""
+    return common_pb2.TokenLogprobs(
+        logprobs=logprobs.logprobs,
+        ranks=logprobs.ranks,
+        num_top=logprobs.num_top,
+        top_ids=logprobs.top_ids,
+        top_logprobs=logprobs.top_logprobs,
+    )
 
 
 def model_response(model: ServedModel, max_model_len: int) -> engine_pb2.GetModelResponse:

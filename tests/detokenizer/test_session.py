@@ -34,6 +34,8 @@ class Sink:
     """Keeps what comes."""
 
     token_ids: list[int] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
+    prompt_scores: list[float] = field(default_factory=list)
     starts: int = 0
     end: engine_pb2.StreamEnd | None = None
     error: PostroadError | None = None
@@ -42,12 +44,22 @@ class Sink:
         assert not self.token_ids
         self.starts += 1
 
-    def on_tokens(self, token_ids: Sequence[int]) -> None:
-        self.token_ids.extend(token_ids)
+    def on_prompt_scores(self, scores: common_pb2.TokenLogprobs) -> None:
+        assert not self.token_ids
+        self.prompt_scores.extend(scores.logprobs)
 
-    def on_end(self, token_ids: Sequence[int], end: engine_pb2.StreamEnd) -> None:
-        assert self.end is None
+    def on_tokens(self, token_ids: Sequence[int], scores: common_pb2.TokenLogprobs | None = None) -> None:
         self.token_ids.extend(token_ids)
+        self.scores.extend(scores.logprobs if scores is not None else [])
+
+    def on_end(
+        self,
+        token_ids: Sequence[int],
+        end: engine_pb2.StreamEnd,
+        scores: common_pb2.TokenLogprobs | None = None,
+    ) -> None:
+        assert self.end is None
+        self.on_tokens(token_ids, scores)
         self.end = end
 
     def on_error(self, error: PostroadError) -> None:

@@ -32,8 +32,16 @@ class FramedPeer:
             assert len(frame.handles) == len(frame.token_ids)
             for event in frame.events:
                 if event.HasField("start"):
-                    assert event.handle not in self.by_handle, "a second start"
-                    self.by_handle[event.handle] = Generated(start=event.start)
+                    got = self.by_handle.setdefault(event.handle, Generated())
+                    assert got.start is None, "a second start"
+                    got.start = event.start
+                if event.HasField("prompt_logprobs"):
+                    got = self.by_handle.setdefault(event.handle, Generated())
+                    assert not got.token_ids, "the prompt's scores after its output"
+                    got.prompt_logprobs.MergeFrom(event.prompt_logprobs)
+            for scores in frame.logprobs:
+                assert len(scores.logprobs.logprobs) == list(frame.handles).count(scores.handle)
+                self.by_handle[scores.handle].logprobs.MergeFrom(scores.logprobs)
             for handle, token_id in zip(frame.handles, frame.token_ids, strict=True):
                 assert self.by_handle[handle].end is None, "a token after the end"
                 self.by_handle[handle].token_ids.append(token_id)

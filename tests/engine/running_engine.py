@@ -167,6 +167,8 @@ class Generated:
     start: engine_pb2.StreamStart | None = None
     end: engine_pb2.StreamEnd | None = None
     error: PostroadError | None = None
+    logprobs: common_pb2.TokenLogprobs = field(default_factory=common_pb2.TokenLogprobs)
+    prompt_logprobs: common_pb2.TokenLogprobs = field(default_factory=common_pb2.TokenLogprobs)
 
     def take(self, response: engine_pb2.GenerateResponse) -> None:
         assert self.end is None, "a message after the end"
@@ -174,6 +176,10 @@ class Generated:
             assert self.start is None, "a second start"
             assert not self.token_ids, "a start after the first token"
             self.start = response.start
+        if response.HasField("prompt_logprobs"):
+            assert not self.token_ids, "the prompt's scores after its output"
+            self.prompt_logprobs.MergeFrom(response.prompt_logprobs)
+        self.logprobs.MergeFrom(response.logprobs)
         self.token_ids.extend(response.token_ids)
         if response.HasField("end"):
             self.end = response.end

@@ -53,7 +53,7 @@ def sampling(**fields):
         pytest.param("logit_bias", sampling(logit_bias={1: 100.5})),
         pytest.param("logit_bias", sampling(logit_bias={1: math.nan})),
         pytest.param("logit_bias", sampling(logit_bias=dict.fromkeys(range(1025), 0.0)), id="logit_bias_too_many"),
-        pytest.param("max_tokens", request(max_tokens=0), id="fieldbug_12_max_tokens_0"),
+        pytest.param("min_tokens", request(max_tokens=0, min_tokens=1), id="min_tokens_beyond_max_tokens_0"),
         pytest.param("min_tokens", request(max_tokens=4, min_tokens=5)),
         pytest.param("min_tokens", request([1] * 90, min_tokens=11), id="min_tokens_beyond_what_fits"),
         pytest.param("stop_token_ids", request(stop_token_ids=[50]), id="fieldbug_14_stop_id_out_of_vocabulary"),
@@ -167,6 +167,8 @@ requests = st.builds(
     stop=st.builds(lambda fields: common_pb2.StopParams(**fields), stop_fields),
     cache_salt=st.text(st.characters(exclude_categories=["Cs"]), max_size=300),
     priority=st.integers(-(2**31), 2**31 - 1),
+    logprobs=st.none() | st.integers(0, 25),
+    prompt_logprobs=st.none() | st.integers(0, 25),
 )
 
 
@@ -195,7 +197,9 @@ async def test_odd_requests_are_answered_or_refused_by_name(engine, message):
     except PostroadError as error:
         refusal = error
     if refusal is None:
-        assert len(got.token_ids) == got.end.usage.completion_tokens >= 1
+        assert len(got.token_ids) == got.end.usage.completion_tokens
+        assert got.token_ids or message.stop.max_tokens == 0
+        assert len(got.logprobs.logprobs) == (len(got.token_ids) if message.HasField("logprobs") else 0)
     else:
         assert refusal.reason in ("INVALID_ARGUMENT", "CONTEXT_LENGTH_EXCEEDED")
         assert refusal.param in FIELD_NAMES

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from services.engine.plan import SamplingJob, SequencePlan
+from services.engine.plan import SamplingJob, ScoringJob, SequencePlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,7 @@ class StepBatch:
     sampled_rows: Tensor  # [sampled], int64: those with a sampling job
     sampled_ids: list[int]  # the id of each one's sequence
     jobs: list[SamplingJob]  # likewise
+    scorings: list[tuple[int, int, ScoringJob]]  # sequence id, first row, job
 
     @classmethod
     def build(cls, sequences: Sequence[SequencePlan], page_size: int, device: torch.device) -> StepBatch:
@@ -38,9 +39,12 @@ class StepBatch:
         sampled_rows: list[int] = []
         sampled_ids: list[int] = []
         jobs: list[SamplingJob] = []
+        scorings: list[tuple[int, int, ScoringJob]] = []
         for sequence in (*decodes, *prefills):
             span = range(sequence.start, sequence.start + len(sequence.token_ids))
             table = sequence.page_table
+            if sequence.scoring is not None:
+                scorings.append((sequence.sequence_id, len(token_ids) + sequence.scoring.first_row, sequence.scoring))
             token_ids += sequence.token_ids
             positions += span
             slots += [table[p // page_size] * page_size + p % page_size for p in span]
@@ -61,4 +65,5 @@ class StepBatch:
             sampled_rows=on_device(sampled_rows),
             sampled_ids=sampled_ids,
             jobs=jobs,
+            scorings=scorings,
         )

@@ -12,8 +12,10 @@ import numpy.typing as npt
 
 from services.engine.executor.base import ExecutorInfo
 from services.engine.executor.errors import naming_sequences
+from services.engine.executor.logprobs import require_finite, score_sampled, scoring_slices
+from services.engine.executor.native_logprobs import token_logprobs
 from services.engine.executor.native_sampler import sample
-from services.engine.plan import SamplingJob, SequencePlan, StepPlan, StepResult
+from services.engine.plan import SamplingJob, ScoringJob, SequencePlan, StepPlan, StepResult, TokenLogprobs
 
 Int32s = npt.NDArray[np.int32]
 
@@ -31,6 +33,8 @@ class FlatStep:
     logit_rows: Int32s  # [sampled], the tokens with a sampling job
     sampled_ids: list[int]  # the id of each one's sequence
     jobs: list[SamplingJob]  # likewise
+    state_rows: Int32s  # the tokens with a scoring job
+    scorings: list[tuple[int, ScoringJob]]  # sequence id and job, in the order of state_rows
 
     @classmethod
     def build(cls, sequences: Sequence[SequencePlan], page_size: int) -> FlatStep:
@@ -42,10 +46,15 @@ class FlatStep:
         logit_rows: list[int] = []
         sampled_ids: list[int] = []
         jobs: list[SamplingJob] = []
+        state_rows: list[int] = []
+        scorings: list[tuple[int, ScoringJob]] = []
         for sequence in sequences:
             end = sequence.start + len(sequence.token_ids)
             if len(sequence.page_table) * page_size < end:
                 raise IndexError(f"the pages of sequence {sequence.sequence_id} do not hold {end} tokens")
+            if sequence.scoring is not None:
+                state_rows += (len(token_ids) + row for row in sequence.scoring.rows)
+                scorings.append((sequence.sequence_id, sequence.scoring))
             token_ids.extend(sequence.token_ids)
             positions.extend(range(sequence.start, end))
             page_table.extend(sequence.page_table)
@@ -66,6 +75,8 @@ class FlatStep:
             logit_rows=_int32(logit_rows),
             sampled_ids=sampled_ids,
             jobs=jobs,
+            state_rows=_int32(state_rows),
+            scorings=scorings,
         )
 
 
@@ -91,10 +102,30 @@ class NativeExecutor:
             page_table=step.page_table,
             page_table_offsets=step.page_table_offsets,
             logit_rows=step.logit_rows,
+            state_rows=step.state_rows,
         )
         with naming_sequences(step.sampled_ids):
             tokens = sample(logits, step.jobs, self._threads) if step.jobs else []
-        return StepResult.of_rows(plan.number, step.sampled_ids, tokens)
+        result = StepResult.of_rows(plan.number, step.sampled_ids, tokens)
+
+        def score(rows: list[int], token_ids: list[int], num_top: int) -> TokenLogprobs:
+            return token_logprobs(logits, rows, token_ids, num_top, self._threads)
+
+        result.logprobs = score_sampled(plan.sequences, step.sampled_ids, result.token_ids, score)
+        first = 0
+        for sequence_id, job in step.scorings:
+            result.prompt_logprobs[sequence_id] = self._score_prompt(sequence_id, first, job)
+            first += len(job.next_ids)
+        return result
+
+    def _score_prompt(self, sequence_id: int, first: int, job: ScoringJob) -> TokenLogprobs:
+        """`first`: where the job's rows begin among the step's state rows."""
+        scores = TokenLogprobs(min(job.num_top, self.info.vocab_size))
+        for start, next_ids in scoring_slices(job):
+            logits = self._model.state_logits(first + start, len(next_ids))
+            scores.extend(token_logprobs(logits, range(len(next_ids)), next_ids, job.num_top, self._threads))
+        require_finite(sequence_id, scores)
+        return scores
 
     def close(self) -> None:
         """Drops weights and KV pool."""

@@ -6,6 +6,7 @@ depends on the plan alone, as with a real one.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from tokenizers import Tokenizer
 
 from services.engine.executor.base import ExecutorInfo
-from services.engine.plan import SamplingJob, SequencePlan, StepPlan, StepResult
+from services.engine.plan import SamplingJob, SequencePlan, StepPlan, StepResult, TokenLogprobs
 
 SENTENCE = " The post rider changes horses at every station, and the letter keeps its seal until the road ends."
 
@@ -133,7 +134,32 @@ class ScriptedExecutor:
         }
         if all(_continues_output(entry) for entry in plan.sequences):
             self._wait_for_clock()
-        return StepResult(plan.number, tokens)
+        return StepResult(
+            plan.number,
+            tokens,
+            {
+                p.sequence_id: self._made_up(tokens[p.sequence_id], p.num_logprobs)
+                for p in plan.sequences
+                if p.sampling and p.num_logprobs is not None
+            },
+            {
+                p.sequence_id: self._made_up(p.scoring.next_ids, p.scoring.num_top)
+                for p in plan.sequences
+                if p.scoring is not None
+            },
+        )
+
+    def _made_up(self, token_ids: Sequence[int], num_top: int) -> TokenLogprobs:
+        """Each token is the most probable one, with 1/2; the ids after it follow with 1/4, 1/8 and so on."""
+        num_top = min(num_top, self.info.vocab_size)
+        places = range(num_top)
+        return TokenLogprobs(
+            num_top,
+            [math.log(0.5)] * len(token_ids),
+            [1] * len(token_ids),
+            [(token_id + place) % self.info.vocab_size for token_id in token_ids for place in places],
+            [math.log(0.5) * (place + 1) for _ in token_ids for place in places],
+        )
 
     def close(self) -> None:
         """Holds nothing."""

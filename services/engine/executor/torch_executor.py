@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from services.engine.executor.attention import AttentionBackend, TorchAttention
 from services.engine.executor.base import ExecutorInfo
 from services.engine.executor.batch import StepBatch
 from services.engine.executor.errors import naming_sequences
 from services.engine.executor.kv_pool import DEFAULT_PAGE_SIZE, KvPool
+from services.engine.executor.logprobs import require_finite, score_sampled, scoring_slices
 from services.engine.executor.sampler import sample
+from services.engine.executor.torch_logprobs import token_logprobs
 from services.engine.models.decoder import Decoder
-from services.engine.plan import StepPlan, StepResult
+from services.engine.plan import ScoringJob, StepPlan, StepResult, TokenLogprobs
 
 
 class TorchExecutor:
@@ -56,8 +59,29 @@ class TorchExecutor:
         batch = StepBatch.build(plan.sequences, self.info.page_size, self._model.device)
         attend = self._attention.prepare(batch)
         hidden_states = self._model.hidden_states(batch.token_ids, batch.positions, attend)
+        result = self._sample(plan, batch, hidden_states)
+        for sequence_id, first_row, job in batch.scorings:
+            result.prompt_logprobs[sequence_id] = self._score_prompt(sequence_id, hidden_states[first_row:], job)
+        return result
+
+    def _sample(self, plan: StepPlan, batch: StepBatch, hidden_states: Tensor) -> StepResult:
         if not batch.jobs:
             return StepResult(plan.number, {})
         logits = self._model.logits(hidden_states[batch.sampled_rows])
         with naming_sequences(batch.sampled_ids):
-            return StepResult.of_rows(plan.number, batch.sampled_ids, sample(logits, batch.jobs))
+            result = StepResult.of_rows(plan.number, batch.sampled_ids, sample(logits, batch.jobs))
+
+        def score(rows: list[int], token_ids: list[int], num_top: int) -> TokenLogprobs:
+            return token_logprobs(logits[rows], token_ids, num_top)
+
+        result.logprobs = score_sampled(plan.sequences, batch.sampled_ids, result.token_ids, score)
+        return result
+
+    def _score_prompt(self, sequence_id: int, hidden_states: Tensor, job: ScoringJob) -> TokenLogprobs:
+        """hidden_states: [at least len(job.next_ids), hidden_size], those of the job first."""
+        scores = TokenLogprobs(min(job.num_top, self.info.vocab_size))
+        for start, next_ids in scoring_slices(job):
+            logits = self._model.logits(hidden_states[start : start + len(next_ids)])
+            scores.extend(token_logprobs(logits, next_ids, job.num_top))
+        require_finite(sequence_id, scores)
+        return scores

@@ -53,8 +53,8 @@ class KvCache:
     def take_shared(self, sequence: Sequence) -> int:
         """Extends a sequence's pages by those that the tree holds of its tokens; returns the tokens gained.
 
-        A page of its own that it has filled in part gives way to the full one. The last token is always left to
-        compute: its logits are needed.
+        A page of its own that it has filled in part gives way to the full one. What
+        `Sequence.num_skippable` leaves out is always left to compute.
         """
         before = sequence.num_computed
         limit = self._shareable_pages(sequence)
@@ -175,7 +175,7 @@ class KvCache:
             assert all(order[child] < place for child in node.children.values()), "a parent would go before its child"
 
     def _shareable_pages(self, sequence: Sequence) -> int:
-        return (sequence.num_tokens - 1) // self.page_size
+        return sequence.num_skippable // self.page_size
 
     def _page_key(self, sequence: Sequence, index: int) -> PageKey:
         start = index * self.page_size

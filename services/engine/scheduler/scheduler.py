@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable
 
 from services.engine.executor.base import ExecutorInfo
-from services.engine.plan import SamplingJob, SequencePlan, StepPlan, StepResult
+from services.engine.plan import SamplingJob, ScoringJob, SequencePlan, StepPlan, StepResult
 from services.engine.scheduler.config import SchedulerConfig
 from services.engine.scheduler.counters import Counters
 from services.engine.scheduler.kv_cache import KvCache, KvReadOut
@@ -76,8 +76,9 @@ class Scheduler:
         length = len(sequence.prompt_ids)
         if sequence.sequence_id in self._live:
             raise ValueError(f"sequence id {sequence.sequence_id} is in use")
-        if not 1 <= length < self._max_model_len:
-            raise ValueError(f"the prompt has {length} tokens, not 1 to {self._max_model_len - 1}")
+        longest = self._max_model_len if sequence.is_prefill_only else self._max_model_len - 1
+        if not 1 <= length <= longest:
+            raise ValueError(f"the prompt has {length} tokens, not 1 to {longest}")
         self._arrivals += 1
         sequence.rank = (sequence.arrival_ns - sequence.priority * self._aging_ns, self._arrivals)
         self._live[sequence.sequence_id] = sequence
@@ -136,8 +137,9 @@ class Scheduler:
             raise StepOrderError(f"result {result.number} does not fit step {plan.number}")
         self._step = None
         now = self._clock()
-        outputs = [
-            self._append_tokens(sequence, result.token_ids[sequence_id], now)
+        outputs = self._prefill_outputs(step, result, now)
+        outputs += [
+            self._append_tokens(sequence, result, now)
             for sequence_id, sequence in step.sequences.items()
             if sequence_id in sampled and sequence.state is SequenceState.RUNNING
         ]
@@ -236,7 +238,7 @@ class Scheduler:
 
     def _sequence_plan(self, sequence: Sequence, start: int, end: int) -> SequencePlan:
         jobs = []
-        if end == sequence.num_tokens:
+        if end == sequence.num_tokens and not sequence.is_prefill_only:
             jobs.append(
                 SamplingJob(sequence.sampling, sequence.prompt_ids, sequence.output_ids, sequence.forbidden_ids())
             )
@@ -246,6 +248,8 @@ class Scheduler:
             start=start,
             page_table=sequence.page_table.copy(),
             sampling=jobs,
+            num_logprobs=sequence.logprobs,
+            scoring=None if sequence.prompt_logprobs is None else _scoring_job(sequence, start, end),
         )
 
     def _secure_pages(self, step: Step, sequence: Sequence, end: int) -> int:
@@ -299,20 +303,41 @@ class Scheduler:
         available = self._cache.num_available
         return needed <= available or needed - self._cache.count_shared_in_use(sequence) <= available
 
-    def _append_tokens(self, sequence: Sequence, token_ids: list[int], now: int) -> SequenceOutput:
+    def _prefill_outputs(self, step: Step, result: StepResult, now: int) -> list[SequenceOutput]:
+        """Scores of prompt tokens, and the ends of sequences that were only to be prefilled."""
+        outputs: list[SequenceOutput] = []
+        for entry in step.plan.sequences:
+            if entry.scoring is None and entry.sampling:
+                continue
+            sequence = step.sequences[entry.sequence_id]
+            is_over = sequence.is_prefill_only and sequence.num_computed == sequence.num_tokens
+            if sequence.state is not SequenceState.RUNNING or not (is_over or entry.scoring):
+                continue
+            output = SequenceOutput(sequence, [], None, prompt_logprobs=result.prompt_logprobs.get(entry.sequence_id))
+            if output.prompt_logprobs is not None:
+                sequence.num_scored = entry.start + entry.scoring.rows.stop if entry.scoring else sequence.num_scored
+            if is_over:
+                sequence.first_token_ns = sequence.last_token_ns = now
+                output.finish_reason = FinishReason.LENGTH
+                self._finish(sequence, FinishReason.LENGTH)
+            outputs.append(output)
+        return outputs
+
+    def _append_tokens(self, sequence: Sequence, result: StepResult, now: int) -> SequenceOutput:
         """Adds new tokens up to the one that ends the sequence, if any of them does."""
         if sequence.first_token_ns is None:
             sequence.first_token_ns = now
         sequence.last_token_ns = now
         output = SequenceOutput(sequence, [], None)
-        for token_id in token_ids:
+        for token_id in result.token_ids[sequence.sequence_id]:
             output.token_ids.append(token_id)
             output.finish_reason = self._append_token(sequence, token_id)
             if output.finish_reason is not None:
-                self._running.remove(sequence)
-                self._cache.release(sequence)
-                self._end(sequence, output.finish_reason)
+                self._finish(sequence, output.finish_reason)
                 break
+        if sequence.logprobs is not None:
+            scores = result.logprobs[sequence.sequence_id]
+            output.logprobs = scores.part(0, len(output.token_ids), scores.num_top)
         return output
 
     def _append_token(self, sequence: Sequence, token_id: int) -> FinishReason | None:
@@ -326,7 +351,22 @@ class Scheduler:
             return FinishReason.LENGTH
         return None
 
+    def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
+        """Ends a running sequence by itself."""
+        self._running.remove(sequence)
+        self._cache.release(sequence)
+        self._end(sequence, reason)
+
     def _end(self, sequence: Sequence, reason: FinishReason) -> None:
         sequence.state = SequenceState.FINISHED
         sequence.finish_reason = reason
         del self._live[sequence.sequence_id]
+
+
+def _scoring_job(sequence: Sequence, start: int, end: int) -> ScoringJob | None:
+    """For the tokens at positions `start` … `end - 1`: each is followed by the prompt token that its logits score."""
+    prompt_ids, num_top = sequence.prompt_ids, sequence.prompt_logprobs
+    first, last = max(start, sequence.num_scored), min(end, len(prompt_ids) - 1)
+    if num_top is None or first >= last:
+        return None
+    return ScoringJob(first - start, prompt_ids[first + 1 : last + 1], num_top)

@@ -39,6 +39,8 @@ class Sequence:
     arrival_ns: int
     cache_salt: str = ""
     priority: int = 0  # higher first
+    logprobs: int | None = None  # alternatives with each output token's log-probability; None: not wanted
+    prompt_logprobs: int | None = None  # likewise for the prompt's tokens from the second on
 
     output_ids: list[int] = field(default_factory=list)
     state: SequenceState = SequenceState.WAITING
@@ -47,6 +49,7 @@ class Sequence:
     rank: tuple[int, int] = (0, 0)  # place in line, lower first; never changes once the scheduler has set it
 
     num_computed: int = 0  # leading tokens whose keys and values are in pages, those of the step in flight included
+    num_scored: int = 0  # leading prompt tokens whose logits have been scored, where prompt_logprobs asks for it
     cached_tokens: int = 0  # prompt tokens that the first prefill took from the prefix cache
     preemptions: int = 0
     page_table: list[int] = field(default_factory=list)
@@ -60,6 +63,20 @@ class Sequence:
     def num_tokens(self) -> int:
         """Tokens of prompt and output."""
         return len(self.prompt_ids) + len(self.output_ids)
+
+    @property
+    def is_prefill_only(self) -> bool:
+        """The prompt is computed and nothing is generated."""
+        return self.stop.max_tokens == 0
+
+    @property
+    def num_skippable(self) -> int:
+        """Leading tokens that may come from the prefix cache: neither the last one nor those that are yet to be scored
+        are among them, for their logits are needed."""
+        last = self.num_tokens - 1
+        if self.prompt_logprobs is None or self.num_scored >= len(self.prompt_ids) - 1:
+            return last
+        return min(last, self.num_scored)
 
     @property
     def num_full_pages(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from services.engine.plan import StepPlan
+from services.engine.plan import StepPlan, TokenLogprobs
 from services.engine.scheduler.sequence import FinishReason, Sequence
 
 
@@ -14,11 +14,16 @@ class StepOrderError(RuntimeError):
 
 @dataclass(slots=True)
 class SequenceOutput:
-    """What a step made of one sequence: at least one token. `finish_reason` is set if the last of them ended it."""
+    """What a step made of one sequence: tokens, or prompt_logprobs, or the end of one that was only to be prefilled.
+
+    `finish_reason` is set if this was the sequence's last output.
+    """
 
     sequence: Sequence
     token_ids: list[int]
     finish_reason: FinishReason | None
+    logprobs: TokenLogprobs | None = None  # of token_ids, if asked for
+    prompt_logprobs: TokenLogprobs | None = None  # of the prompt's next tokens, if asked for
 
 
 @dataclass(slots=True)

@@ -47,6 +47,8 @@ class Harness:
         self.scheduler = Scheduler(config, self.info, self.clock)
         self.executor = PagedExecutor(self.info)
         self.received: dict[int, list[int]] = {}  # tokens that apply returned, by sequence id
+        self.scores: dict[int, list[float]] = {}  # log-probabilities of those tokens
+        self.prompt_scores: dict[int, list[float]] = {}  # and of the prompts
         self._ids = count(1)
         self._sequences: dict[int, Sequence] = {}
         self._in_flight: StepPlan | None = None
@@ -60,6 +62,8 @@ class Harness:
         stop_ids: frozenset[int] = frozenset(),
         cache_salt: str = "",
         priority: int = 0,
+        logprobs: int | None = None,
+        prompt_logprobs: int | None = None,
     ) -> Sequence:
         sequence = Sequence(
             sequence_id=next(self._ids),
@@ -69,10 +73,14 @@ class Harness:
             arrival_ns=self.clock(),
             cache_salt=cache_salt,
             priority=priority,
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
         )
         self.scheduler.add(sequence)
         self._sequences[sequence.sequence_id] = sequence
         self.received[sequence.sequence_id] = []
+        self.scores[sequence.sequence_id] = []
+        self.prompt_scores[sequence.sequence_id] = []
         return sequence
 
     def plan(self) -> StepPlan | None:
@@ -95,6 +103,12 @@ class Harness:
         self.scheduler.check_integrity()
         for output in outputs:
             self.received[output.sequence.sequence_id] += output.token_ids
+            if output.logprobs is not None:
+                assert len(output.logprobs) == len(output.token_ids)
+                self.scores[output.sequence.sequence_id] += output.logprobs.logprobs
+            if output.prompt_logprobs is not None:
+                assert not self.received[output.sequence.sequence_id], "a prompt's score after its output"
+                self.prompt_scores[output.sequence.sequence_id] += output.prompt_logprobs.logprobs
             assert output.finish_reason is output.sequence.finish_reason
         return outputs
 

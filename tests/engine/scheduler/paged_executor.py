@@ -7,10 +7,11 @@ changes what follows; a slot that is read before it is written, or written twice
 
 from __future__ import annotations
 
+import itertools
 import zlib
 
 from services.engine.executor.base import ExecutorInfo
-from services.engine.plan import SamplingJob, SequencePlan, StepPlan, StepResult, StopParams
+from services.engine.plan import SamplingJob, SequencePlan, StepPlan, StepResult, StopParams, TokenLogprobs
 
 
 def extend_digest(digest: int, token_id: int) -> int:
@@ -40,6 +41,28 @@ def lone_run(prompt_ids: list[int], stop: StopParams, info: ExecutorInfo) -> lis
     return output
 
 
+def score(digest: int, token_id: int) -> float:
+    """A stand-in for the log-probability of a token after a prefix."""
+    return -float(extend_digest(digest, token_id) % 1000)
+
+
+def prompt_scores(prompt_ids: list[int]) -> list[float]:
+    """Of all tokens of a prompt from the second on."""
+    digest, scores = 0, []
+    for token_id, next_id in itertools.pairwise(prompt_ids):
+        digest = extend_digest(digest, token_id)
+        scores.append(score(digest, next_id))
+    return scores
+
+
+def _scores(digests: list[int], token_ids: list[int], num_top: int) -> TokenLogprobs:
+    logprobs = [score(digest, token_id) for digest, token_id in zip(digests, token_ids, strict=True)]
+    top = range(num_top)
+    return TokenLogprobs(
+        num_top, logprobs, [1] * len(token_ids), [i for _ in token_ids for i in top], [0.0] * num_top * len(token_ids)
+    )
+
+
 class PagedExecutor:
     """Implements `Executor` over a dict of slots."""
 
@@ -62,7 +85,22 @@ class PagedExecutor:
                     choose_token(digest, self.info.vocab_size, job.forbidden_ids)
                     for digest, job in zip(rows[-len(jobs) :], jobs, strict=True)
                 ]
-        return StepResult(plan.number, sampled)
+        return StepResult(
+            plan.number,
+            sampled,
+            {
+                entry.sequence_id: _scores(rows[-len(entry.sampling) :], sampled[entry.sequence_id], entry.num_logprobs)
+                for entry, rows in zip(plan.sequences, digests, strict=True)
+                if entry.sampling and entry.num_logprobs is not None
+            },
+            {
+                entry.sequence_id: _scores(
+                    [rows[row] for row in entry.scoring.rows], entry.scoring.next_ids, entry.scoring.num_top
+                )
+                for entry, rows in zip(plan.sequences, digests, strict=True)
+                if entry.scoring is not None
+            },
+        )
 
     def close(self) -> None:
         self._slots.clear()

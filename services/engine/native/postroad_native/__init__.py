@@ -1,5 +1,5 @@
-"""The CPU executor's core: whole model steps, and sampling, in C++. See services/engine/native in Postroad's tree."""
+"""The CPU executor's core: model steps, sampling and log-probabilities in C++. Source: services/engine/native."""
 
-from postroad_native._native import Model, RowEdit, sample, supported_isas
+from postroad_native._native import Model, RowEdit, logprobs, sample, supported_isas
 
-__all__ = ["Model", "RowEdit", "sample", "supported_isas"]
+__all__ = ["Model", "RowEdit", "logprobs", "sample", "supported_isas"]

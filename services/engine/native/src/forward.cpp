@@ -3,25 +3,16 @@
 #include <cmath>
 #include <cstring>
 
+#include "parallel_linear.h"
+
 namespace postroad {
-namespace {
 
-constexpr int64_t kRowsAtOnce = 512;                // of a linear layer's input: what the second-level cache holds
-constexpr int64_t kTaskBytes = int64_t{256} << 10;  // of weights: small enough that threads end together
-constexpr int64_t kTaskPanels = 8;
-
-// Panels per task: the most that still spreads all panels evenly over the threads.
-int64_t panel_grain(const Linear& linear, int64_t num_threads) {
-    const int64_t panels = linear.panels();
-    const int64_t most = std::min(kTaskPanels, kTaskBytes / (linear.words * kPanel * int64_t{sizeof(uint32_t)}));
-    for (int64_t grain = most; grain > 1; --grain) {
-        const int64_t rounds = ceil_div(ceil_div(panels, grain), num_threads);
-        if (rounds * num_threads * grain - panels <= panels / 32) return grain;
-    }
-    return 1;
+LinearCall head_call(const ModelConfig& config, const Weights& weights, const Workspace& workspace, int64_t first_row,
+                     float* logits) {
+    const ElementRows& normed = workspace.normed;
+    return {weights.lm_head(), normed.row(first_row), normed.stride_words, logits, config.vocab_size,
+            Epilogue::kStore};
 }
-
-}  // namespace
 
 void Forward::run(Worker& worker) const {
     embed(worker);
@@ -29,7 +20,7 @@ void Forward::run(Worker& worker) const {
     const auto last = static_cast<int64_t>(layers.size()) - 1;
     for (int64_t index = 0; index <= last; ++index) {
         project(worker, layers[index], index);
-        if (index == last && batch.logit_rows.size == 0) return;
+        if (index == last && batch.wanted_rows.empty()) return;
         attend(worker, index);
         if (index < last)
             finish_layer(worker, layers[index], {batch.num_tokens(), workspace.residual, workspace.attended});
@@ -37,9 +28,7 @@ void Forward::run(Worker& worker) const {
     const Rows rows = select_rows(worker);
     finish_layer(worker, layers[last], rows);
     norm(worker, rows.residual, rows.count, weights.final_norm());
-    const ElementRows& normed = workspace.normed;
-    linear(worker, {weights.lm_head(), normed.row(0), normed.stride_words, logits, config.vocab_size, Epilogue::kStore},
-           rows.count);
+    linear(worker, head_call(config, weights, workspace, 0, logits), batch.num_logit_rows);
 }
 
 void Forward::embed(Worker& worker) const {
@@ -145,10 +134,11 @@ void Forward::attend_task(const AttentionTask& task, int64_t index, int64_t kv_h
     kernels.fold_partials(call);
 }
 
-// Once all keys and values are written, only rows whose logits are wanted are worth computing.
+// Once all keys and values are written, only rows whose logits or states are wanted are worth computing.
 Forward::Rows Forward::select_rows(Worker& worker) const {
-    const IndexSpan& wanted = batch.logit_rows;
-    worker.parallel_for(wanted.size, row_grain(wanted.size), [&](int64_t first, int64_t last) {
+    const std::vector<int32_t>& wanted = batch.wanted_rows;
+    const auto count = static_cast<int64_t>(wanted.size());
+    worker.parallel_for(count, row_grain(count), [&](int64_t first, int64_t last) {
         for (int64_t i = first; i < last; ++i) {
             std::memcpy(workspace.last_residual.row(i), workspace.residual.row(wanted[i]),
                         sizeof(float) * config.hidden_size);
@@ -156,7 +146,7 @@ Forward::Rows Forward::select_rows(Worker& worker) const {
                         sizeof(uint32_t) * workspace.attended.stride_words);
         }
     });
-    return {wanted.size, workspace.last_residual, workspace.last_attended};
+    return {count, workspace.last_residual, workspace.last_attended};
 }
 
 // Everything of a layer that follows attention. Adds to the residual.
@@ -189,17 +179,7 @@ void Forward::norm(Worker& worker, const FloatRows& input, int64_t count, const 
 }
 
 void Forward::linear(Worker& worker, const LinearCall& call, int64_t rows) const {
-    const int64_t panels = call.linear.panels();
-    const int64_t grain = panel_grain(call.linear, num_threads);
-    const int64_t panel_tasks = ceil_div(panels, grain);
-    const int64_t blocks = ceil_div(rows, kRowsAtOnce);
-    const int64_t block_rows = round_up(ceil_div(rows, std::max<int64_t>(blocks, 1)), kernels.row_tile);
-    worker.parallel_for(blocks * panel_tasks, 1, [&](int64_t first, int64_t) {
-        const int64_t first_row = first / panel_tasks * block_rows;
-        const int64_t first_panel = first % panel_tasks * grain;
-        kernels.linear(call, first_row, std::min(rows, first_row + block_rows), first_panel,
-                       std::min(panels, first_panel + grain));
-    });
+    parallel_linear(worker, kernels, num_threads, call, rows);
 }
 
 }  // namespace postroad

@@ -14,7 +14,12 @@
 
 namespace postroad {
 
-// All references must outlive the step. `logits`: [logit rows][vocab_size].
+// The call of the head that makes logits [rows][vocab_size] of normed rows of the workspace.
+LinearCall head_call(const ModelConfig& config, const Weights& weights, const Workspace& workspace, int64_t first_row,
+                     float* logits);
+
+// All references must outlive the step. `logits`: [logit rows][vocab_size]. The step leaves the last layer's normed states
+// of its wanted rows in the workspace, logit rows first.
 struct Forward {
     const ModelConfig& config;
     const Kernels& kernels;
@@ -30,7 +35,7 @@ struct Forward {
     void run(Worker& worker) const;
 
 private:
-    // The rows that a part of the step works on: all tokens, or, in the end, those whose logits are wanted.
+    // The rows that a part of the step works on: all tokens, or, in the end, those whose logits or states are wanted.
     struct Rows {
         int64_t count;
         const FloatRows& residual;

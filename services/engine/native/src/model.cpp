@@ -1,11 +1,13 @@
 #include "model.h"
 
+#include <cstring>
 #include <stdexcept>
 #include <utility>
 
 #include "attention_plan.h"
 #include "forward.h"
 #include "isa.h"
+#include "parallel_linear.h"
 
 namespace postroad {
 namespace {
@@ -55,9 +57,11 @@ std::shared_ptr<const float> Model::step(const StepArguments& arguments) {
     if (!finished_) throw std::runtime_error("step before finish: the weights are not complete");
     const StepBatch batch(arguments, shape_);
     const AttentionPlan plan(batch, config_.num_heads, config_.num_kv_heads);
-    workspace_.reserve(batch.num_tokens(), batch.logit_rows.size, plan.num_records,
+    const auto num_wanted = static_cast<int64_t>(batch.wanted_rows.size());
+    num_states_ = 0;
+    workspace_.reserve(batch.num_tokens(), num_wanted, plan.num_records,
                        static_cast<int64_t>(plan.splits.size()));
-    const size_t logit_bytes = sizeof(float) * batch.logit_rows.size * config_.vocab_size;
+    const size_t logit_bytes = sizeof(float) * batch.num_logit_rows * config_.vocab_size;
     // A caller that still holds the last step's logits keeps their memory: only the model's own share goes.
     if (logit_bytes > logits_->size()) logits_ = std::make_shared<HugePages>(logit_bytes);
     if (batch.num_tokens() > 0) {
@@ -65,7 +69,31 @@ std::shared_ptr<const float> Model::step(const StepArguments& arguments) {
             config_, kernels_, weights_, cache_, batch, plan, workspace_, pool_.size(), logits_->as<float>()};
         pool_.run([&forward](Worker& worker) { forward.run(worker); });
     }
+    first_state_ = batch.num_logit_rows;
+    num_states_ = num_wanted - batch.num_logit_rows;
     return {logits_, logits_->as<const float>()};
+}
+
+void Model::states(float* output) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (int64_t row = 0; row < num_states_; ++row, output += config_.hidden_size) {
+        const uint32_t* words = workspace_.normed.row(first_state_ + row);
+        if (kernels_.format == Format::kF32) {
+            std::memcpy(output, words, sizeof(float) * config_.hidden_size);
+            continue;
+        }
+        const auto* elements = reinterpret_cast<const uint16_t*>(words);
+        for (int64_t i = 0; i < config_.hidden_size; ++i) output[i] = float_from_bf16(elements[i]);
+    }
+}
+
+void Model::state_logits(int64_t first, int64_t count, float* output) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (first < 0 || count < 0 || first > num_states_ - count) {
+        throw std::out_of_range("the last step has no such state rows");
+    }
+    const LinearCall call = head_call(config_, weights_, workspace_, first_state_ + first, output);
+    pool_.run([&](Worker& worker) { parallel_linear(worker, kernels_, pool_.size(), call, count); });
 }
 
 }  // namespace postroad

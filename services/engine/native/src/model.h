@@ -39,6 +39,12 @@ public:
     // Throws as StepBatch does, and std::runtime_error before `finish`.
     std::shared_ptr<const float> step(const StepArguments& arguments);
 
+    // Of the last step's state rows: how many there are, their states (what the head takes) [state rows][hidden_size] in
+    // float32, and logits [count][vocab_size] of `count` of them. Throws std::out_of_range for rows that there are not.
+    int64_t num_states() const { return num_states_; }
+    void states(float* output);
+    void state_logits(int64_t first, int64_t count, float* output);
+
 private:
     ModelConfig config_;
     const Kernels& kernels_;
@@ -50,6 +56,8 @@ private:
     std::shared_ptr<HugePages> logits_;
     std::mutex mutex_;  // calls from several threads come one after another
     bool finished_ = false;
+    int64_t first_state_ = 0;  // among the normed rows of the workspace
+    int64_t num_states_ = 0;
 };
 
 }  // namespace postroad

@@ -2,12 +2,17 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <memory>
+#include <optional>
 #include <stdexcept>
 
 #include "isa.h"
+#include "logprobs_binding.h"
 #include "model.h"
 #include "sampler_binding.h"
 
@@ -97,14 +102,15 @@ IndexSpan indices(const Array& array, const char* name) {
 
 Logits step(Model& model, const Array& token_ids, const Array& positions, const Array& sequence_offsets,
             const Array& context_lengths, const Array& page_table, const Array& page_table_offsets,
-            const Array& logit_rows) {
+            const Array& logit_rows, const std::optional<Array>& state_rows) {
     const StepArguments arguments{indices(token_ids, "token_ids"),
                                   indices(positions, "positions"),
                                   indices(sequence_offsets, "sequence_offsets"),
                                   indices(context_lengths, "context_lengths"),
                                   indices(page_table, "page_table"),
                                   indices(page_table_offsets, "page_table_offsets"),
-                                  indices(logit_rows, "logit_rows")};
+                                  indices(logit_rows, "logit_rows"),
+                                  state_rows ? indices(*state_rows, "state_rows") : IndexSpan{nullptr, 0}};
     using Owner = std::shared_ptr<const float>;
     Owner logits;
     {
@@ -115,6 +121,30 @@ Logits step(Model& model, const Array& token_ids, const Array& positions, const 
     nb::capsule owner(new Owner(std::move(logits)), [](void* held) noexcept { delete static_cast<Owner*>(held); });
     return Logits(
         data, {static_cast<size_t>(arguments.logit_rows.size), static_cast<size_t>(model.config().vocab_size)}, owner);
+}
+
+using FloatMatrix = nb::ndarray<nb::numpy, float, nb::ndim<2>, nb::c_contig>;
+
+// A new array [rows][columns] that `fill` has written.
+template <class Fill>
+FloatMatrix filled(int64_t rows, int64_t columns, const Fill& fill) {
+    auto memory = std::make_unique<float[]>(static_cast<size_t>(std::max<int64_t>(rows, 0) * columns));
+    {
+        const nb::gil_scoped_release release;
+        fill(memory.get());
+    }
+    float* data = memory.release();
+    nb::capsule owner(data, [](void* held) noexcept { delete[] static_cast<float*>(held); });
+    return FloatMatrix(data, {static_cast<size_t>(rows), static_cast<size_t>(columns)}, owner);
+}
+
+FloatMatrix states(Model& model) {
+    return filled(model.num_states(), model.config().hidden_size, [&](float* output) { model.states(output); });
+}
+
+FloatMatrix state_logits(Model& model, int64_t first, int64_t count) {
+    return filled(count, model.config().vocab_size,
+                  [&](float* output) { model.state_logits(first, count, output); });
 }
 
 void register_model(nb::module_& module) {
@@ -151,12 +181,17 @@ void register_model(nb::module_& module) {
             "step", &step, nb::arg("token_ids").noconvert(), nb::arg("positions").noconvert(),
             nb::arg("sequence_offsets").noconvert(), nb::arg("context_lengths").noconvert(),
             nb::arg("page_table").noconvert(), nb::arg("page_table_offsets").noconvert(),
-            nb::arg("logit_rows").noconvert(),
+            nb::arg("logit_rows").noconvert(), nb::arg("state_rows").noconvert() = nb::none(),
             "One engine step over n tokens of s sequences; all arguments int32, C-contiguous.\n"
             "token_ids, positions: [n]; sequence_offsets: [s + 1]; context_lengths: [s], this step's tokens included;\n"
-            "page_table: [total], page_table_offsets: [s + 1]; logit_rows: [m], rows of token_ids.\n"
+            "page_table: [total], page_table_offsets: [s + 1]; logit_rows: [m], rows of token_ids; state_rows: [k],\n"
+            "rows whose last states are kept until the next step, for `states` and `state_logits`.\n"
             "Returns float32 [m, vocab_size], valid until the next step. Raises ValueError for arguments that do not\n"
-            "fit together, IndexError for ids, pages or rows out of range, RuntimeError before finish.");
+            "fit together, IndexError for ids, pages or rows out of range, RuntimeError before finish.")
+        .def("states", &states, "Of the last step's state rows what the head takes: float32 [k, hidden_size].")
+        .def("state_logits", &state_logits, nb::arg("first"), nb::arg("count"),
+             "Logits of `count` of the last step's state rows, from `first` on: float32 [count, vocab_size].\n"
+             "Raises IndexError for rows that there are not.");
 }
 
 }  // namespace
@@ -168,4 +203,5 @@ NB_MODULE(_native, module) {
     module.def("supported_isas", &postroad::supported_isas,
                "Instruction sets that this build has kernels for and this machine runs, the fastest first.");
     postroad::register_sampler(module);
+    postroad::register_logprobs(module);
 }

@@ -1,15 +1,14 @@
 #include "sampler.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <limits>
 #include <stdexcept>
 #include <string>
-#include <thread>
 
 #include "ranking.h"
 #include "row_kernels.h"
+#include "row_threads.h"
 
 namespace postroad {
 namespace {
@@ -161,20 +160,14 @@ void sample(const float* logits, std::size_t rows, std::size_t vocab_size, const
             const std::vector<RowEdit>& edits, int threads, const std::string& isa, std::int32_t* tokens) {
     const RowKernels& kernels = row_kernels(isa);
     const std::vector<const RowEdit*> by_row = edits_by_row(edits, rows, vocab_size);
-    std::atomic<std::size_t> next{0};
-    const auto work = [&] {
-        RowSampler sampler(kernels, vocab_size);
-        for (std::size_t row; (row = next.fetch_add(1, std::memory_order_relaxed)) < rows;) {
-            tokens[row] = sampler.sample(logits + row * vocab_size, params[row], by_row[row]);
-        }
-    };
     const std::size_t drawn = std::count_if(params, params + rows, [](const RowParams& p) { return p.temperature > 0; });
     const std::size_t useful = std::min({static_cast<std::size_t>(std::max(threads, 1)), rows,
                                          1 + drawn * vocab_size / kIdsPerThread});
-    std::vector<std::thread> helpers;
-    for (std::size_t helper = 1; helper < useful; ++helper) helpers.emplace_back(work);
-    work();
-    for (std::thread& helper : helpers) helper.join();
+    for_each_row(rows, useful, [&] {
+        return [&, sampler = RowSampler(kernels, vocab_size)](std::size_t row) mutable {
+            tokens[row] = sampler.sample(logits + row * vocab_size, params[row], by_row[row]);
+        };
+    });
 }
 
 }  // namespace postroad

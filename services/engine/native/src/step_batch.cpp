@@ -34,14 +34,17 @@ void require_offsets(const char* name, IndexSpan offsets, int64_t sequences, int
 }  // namespace
 
 StepBatch::StepBatch(const StepArguments& arguments, const CacheShape& shape)
-    : token_ids(arguments.token_ids), logit_rows(arguments.logit_rows) {
+    : token_ids(arguments.token_ids), num_logit_rows(arguments.logit_rows.size) {
     const int64_t num_sequences = arguments.context_lengths.size;
     require(arguments.positions.size == token_ids.size, "positions must have as many entries as token_ids");
     require_offsets("sequence_offsets", arguments.sequence_offsets, num_sequences, token_ids.size, 1);
     require_offsets("page_table_offsets", arguments.page_table_offsets, num_sequences, arguments.page_table.size, 0);
     require_in_range("token_ids", token_ids, shape.vocab_size);
     require_in_range("page_table", arguments.page_table, shape.num_pages);
-    require_in_range("logit_rows", logit_rows, token_ids.size);
+    require_in_range("logit_rows", arguments.logit_rows, token_ids.size);
+    require_in_range("state_rows", arguments.state_rows, token_ids.size);
+    wanted_rows.assign(arguments.logit_rows.begin(), arguments.logit_rows.end());
+    wanted_rows.insert(wanted_rows.end(), arguments.state_rows.begin(), arguments.state_rows.end());
     tokens.reserve(token_ids.size);
     sequences.reserve(num_sequences);
     for (int64_t index = 0; index < num_sequences; ++index) add_sequence(arguments, shape, index);

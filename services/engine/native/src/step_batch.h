@@ -24,6 +24,7 @@ struct StepArguments {
     IndexSpan page_table;
     IndexSpan page_table_offsets;
     IndexSpan logit_rows;
+    IndexSpan state_rows;
 };
 
 struct CacheShape {
@@ -53,7 +54,8 @@ struct StepBatch {
     std::vector<BatchToken> tokens;
     std::vector<int32_t> blocks;  // the sequences' KV blocks, one sequence after another
     IndexSpan token_ids;
-    IndexSpan logit_rows;
+    std::vector<int32_t> wanted_rows;  // whose last states are computed: those for logits, then those for states
+    int64_t num_logit_rows;
 
     int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
 

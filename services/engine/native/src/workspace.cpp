@@ -37,12 +37,13 @@ Workspace::Workspace(const ModelConfig& config, Format format, int num_threads) 
     reserve_rows(thread_scratch, num_threads, std::max(attention, config.head_dim));
 }
 
-void Workspace::reserve(int64_t tokens, int64_t logit_rows, int64_t records, int64_t splits) {
-    if (tokens > token_capacity) reserve_tokens(grown(token_capacity, tokens));
-    if (logit_rows > logit_capacity_) {
-        logit_capacity_ = grown(logit_capacity_, logit_rows);
-        reserve_rows(last_residual, logit_capacity_, config_.hidden_size);
-        reserve_rows(last_attended, logit_capacity_, config_.q_size(), format_);
+void Workspace::reserve(int64_t tokens, int64_t wanted_rows, int64_t records, int64_t splits) {
+    const int64_t rows = std::max(tokens, wanted_rows);  // a row may be wanted more than once
+    if (rows > token_capacity) reserve_tokens(grown(token_capacity, rows));
+    if (wanted_rows > wanted_capacity_) {
+        wanted_capacity_ = grown(wanted_capacity_, wanted_rows);
+        reserve_rows(last_residual, wanted_capacity_, config_.hidden_size);
+        reserve_rows(last_attended, wanted_capacity_, config_.q_size(), format_);
     }
     if (records > record_capacity_) {
         record_capacity_ = grown(record_capacity_, records);

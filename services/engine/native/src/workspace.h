@@ -27,7 +27,7 @@ struct FloatRows {
 
 struct Workspace {
     FloatRows residual;       // [tokens][hidden_size]
-    FloatRows last_residual;  // [logit rows][hidden_size]
+    FloatRows last_residual;  // [wanted rows][hidden_size]
     ElementRows normed;       // [tokens][hidden_size]
     FloatRows projected;      // [tokens][q_size + 2 * kv_size]
     ElementRows queries;      // [num_kv_heads][tokens][group][head_dim]
@@ -44,7 +44,7 @@ struct Workspace {
     Workspace(const ModelConfig& config, Format format, int num_threads);
 
     // Makes room for a step. Throws std::bad_alloc.
-    void reserve(int64_t tokens, int64_t logit_rows, int64_t records, int64_t splits);
+    void reserve(int64_t tokens, int64_t wanted_rows, int64_t records, int64_t splits);
 
 private:
     void reserve_tokens(int64_t tokens);
@@ -52,7 +52,7 @@ private:
     const ModelConfig& config_;
     Format format_;
     int64_t record_capacity_ = 0;
-    int64_t logit_capacity_ = 0;
+    int64_t wanted_capacity_ = 0;
     int64_t split_capacity_ = 0;
 };
 

@@ -1,0 +1,39 @@
+#include "parallel_linear.h"
+
+#include <algorithm>
+
+namespace postroad {
+namespace {
+
+constexpr int64_t kRowsAtOnce = 512;                // of a linear layer's input: what the second-level cache holds
+constexpr int64_t kTaskBytes = int64_t{256} << 10;  // of weights: small enough that threads end together
+constexpr int64_t kTaskPanels = 8;
+
+// Panels per task: the most that still spreads all panels evenly over the threads.
+int64_t panel_grain(const Linear& linear, int64_t num_threads) {
+    const int64_t panels = linear.panels();
+    const int64_t most = std::min(kTaskPanels, kTaskBytes / (linear.words * kPanel * int64_t{sizeof(uint32_t)}));
+    for (int64_t grain = most; grain > 1; --grain) {
+        const int64_t rounds = ceil_div(ceil_div(panels, grain), num_threads);
+        if (rounds * num_threads * grain - panels <= panels / 32) return grain;
+    }
+    return 1;
+}
+
+}  // namespace
+
+void parallel_linear(Worker& worker, const Kernels& kernels, int num_threads, const LinearCall& call, int64_t rows) {
+    const int64_t panels = call.linear.panels();
+    const int64_t grain = panel_grain(call.linear, num_threads);
+    const int64_t panel_tasks = ceil_div(panels, grain);
+    const int64_t blocks = ceil_div(rows, kRowsAtOnce);
+    const int64_t block_rows = round_up(ceil_div(rows, std::max<int64_t>(blocks, 1)), kernels.row_tile);
+    worker.parallel_for(blocks * panel_tasks, 1, [&](int64_t first, int64_t) {
+        const int64_t first_row = first / panel_tasks * block_rows;
+        const int64_t first_panel = first % panel_tasks * grain;
+        kernels.linear(call, first_row, std::min(rows, first_row + block_rows), first_panel,
+                       std::min(panels, first_panel + grain));
+    });
+}
+
+}  // namespace postroad

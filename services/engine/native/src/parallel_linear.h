@@ -1,0 +1,12 @@
+// A linear layer over many rows, cut into tasks for the threads of a team.
+#pragma once
+
+#include "kernels/kernels.h"
+#include "thread_pool.h"
+
+namespace postroad {
+
+// Called by every thread of the team: the layer over rows [0, rows) of its input.
+void parallel_linear(Worker& worker, const Kernels& kernels, int num_threads, const LinearCall& call, int64_t rows);
+
+}  // namespace postroad
