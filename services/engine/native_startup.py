@@ -18,6 +18,7 @@ from services.engine.loading.source import ModelSource
 from services.engine.models.config import ModelConfig
 from services.engine.models.errors import NotCovered, WeightError
 from services.engine.models.frequencies import inverse_frequencies
+from services.engine.models.projections import separated
 from services.engine.settings import EngineSettings
 
 BLOCK = 16  # the KV pool is made of blocks of so many tokens; a value takes a multiple of so many elements
@@ -32,7 +33,7 @@ def load_native_executor(settings: EngineSettings, source: ModelSource, files: M
 
     Raises NotCovered, LoadingError, another ModelError, and StartupError if not a single page fits.
     """
-    config = ModelConfig.from_hf(files.config)
+    config = ModelConfig.from_hf(files.config, settings.max_model_len)
     check_covered(config, settings)
     weight_format = _WEIGHT_FORMATS[resources.dtype(settings)]
     threads = resources.num_threads(settings)
@@ -82,8 +83,10 @@ def load_model(
     )
     try:
         for name, array in weights:
-            if not config.determines(name):
-                model.set_weight(name, array if array.dtype in _TAKEN else array.astype(np.float32))
+            if config.determines(name):
+                continue
+            for part, rows in separated(config, name, array):
+                model.set_weight(part, rows if rows.dtype in _TAKEN else rows.astype(np.float32))
         model.finish()
     except ValueError as error:
         raise WeightError(str(error)) from error
@@ -95,7 +98,6 @@ def model_fields(config: ModelConfig) -> dict[str, Any]:
     return {
         "hidden_size": config.hidden_size,
         "intermediate_size": config.intermediate_size,
-        "num_layers": config.num_layers,
         "num_heads": config.num_heads,
         "num_kv_heads": config.num_kv_heads,
         "head_dim": config.head_dim,
@@ -106,7 +108,15 @@ def model_fields(config: ModelConfig) -> dict[str, Any]:
         "o_bias": config.output_bias,
         "mlp_bias": config.mlp_bias,
         "qk_norm": config.qk_norm,
-        "activation": "silu",
-        "rope_inv_freq": inverse_frequencies(config.head_dim, config.rope),
-        "rope_attention_scale": 1.0,
+        "activation": config.activation,
+        "post_norms": config.post_norms,
+        "norm_offset": config.norm_offset,
+        "embedding_scale": config.embedding_scale,
+        "attention_scale": config.attention_scale,
+        "attention_softcap": config.attention_softcap,
+        "final_softcap": config.final_softcap,
+        "layer_windows": [layer.window for layer in config.layers],
+        "layer_ropes": [None if layer.rope is None else config.ropes.index(layer.rope) for layer in config.layers],
+        "rope_inv_freqs": [inverse_frequencies(rope) for rope in config.ropes],
+        "rope_attention_factors": [rope.attention_factor for rope in config.ropes],
     }

@@ -23,7 +23,7 @@ def load_torch_executor(settings: EngineSettings, source: ModelSource, files: Mo
     Raises LoadingError, ModelError, and StartupError if not a single page fits.
     """
     torch.set_num_threads(resources.num_threads(settings))
-    config = ModelConfig.from_hf(files.config)
+    config = ModelConfig.from_hf(files.config, settings.max_model_len)
     dtype = _DTYPES[resources.dtype(settings)]
     model = load_model(config, iter_weights(source, files.config), dtype, "cpu")
     num_pages = resources.num_pages(settings, kv_bytes_per_page(config, dtype, settings.page_size))

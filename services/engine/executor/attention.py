@@ -18,6 +18,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from services.engine.executor.batch import StepBatch
 from services.engine.executor.kv_pool import KvPool
+from services.engine.models.config import ModelConfig
 from services.engine.models.decoder import Attend
 from services.engine.plan import SequencePlan
 
@@ -35,15 +36,44 @@ class AttentionBackend(Protocol):
 class TorchAttention:
     """The reference: pages are gathered into contiguous copies for `scaled_dot_product_attention`."""
 
-    def __init__(self, pool: KvPool) -> None:
+    def __init__(self, pool: KvPool, config: ModelConfig) -> None:
         self._pool = pool
+        self._windows = [layer.window for layer in config.layers]
+        self._scores = _Scores(config.attention_scale, config.attention_softcap)
 
     def prepare(self, batch: StepBatch) -> Attend:
         parts: list[_DecodeGroup | _PrefillChunk] = [
             *_decode_groups(batch, self._pool),
             *_prefill_chunks(batch, self._pool),
         ]
-        return _TorchStep(self._pool, batch.slots, parts).attend
+        masks = {window: [part.mask(window, self._pool.dtype) for part in parts] for window in set(self._windows)}
+        layer_masks = [masks[window] for window in self._windows]
+        return _TorchStep(self._pool, self._scores, batch.slots, parts, layer_masks).attend
+
+
+@dataclass(frozen=True, slots=True)
+class _Scores:
+    """How products of queries and keys become scores."""
+
+    scale: float
+    softcap: float | None
+
+    def attend(self, q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+        """q: [batch, heads, queries, head_dim]; keys, values: [batch, KV heads, keys, head_dim] -> as q.
+
+        `mask` is added to the scores; None: plainly causal. Query heads that share a KV head lie together.
+        """
+        if self.softcap is None:
+            return scaled_dot_product_attention(
+                q, keys, values, attn_mask=mask, is_causal=mask is None, scale=self.scale, enable_gqa=True
+            )
+        group = q.shape[1] // keys.shape[1]
+        scores = q @ keys.repeat_interleave(group, 1).transpose(2, 3) * self.scale
+        capped = torch.tanh(scores.float() / self.softcap) * self.softcap
+        if mask is None:
+            mask = torch.full(capped.shape[2:], -torch.inf, device=q.device).triu_(1)
+        weights = (capped + mask).softmax(-1).to(q.dtype)
+        return weights @ values.repeat_interleave(group, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +81,24 @@ class _DecodeGroup:
     """Decodes of similar length, one query row each, padded to the longest."""
 
     rows: slice
+    positions: Tensor  # [group]
     pages: Tensor  # [group * longest], int64: page tables one after another, padded with page 0
-    mask: Tensor  # [group, 1, 1, longest * page_size], added to the scores: it hides the padding
+    length: int  # tokens that the pages of each hold
 
-    def attend(self, pool: KvPool, layer: int, q: Tensor) -> Tensor:
+    def mask(self, window: int | None, dtype: torch.dtype) -> Tensor:
+        """Hides the padding, too. [group, 1, 1, length]"""
+        return _causal_mask(self.positions, self.length, window, dtype)[:, None, None]
+
+    def attend(self, pool: KvPool, layer: int, scores: _Scores, q: Tensor, mask: Tensor | None) -> Tensor:
         """q: [group, num_heads, head_dim] -> [group, num_heads * head_dim]."""
         keys, values = pool.gather(layer, self.pages)
         size, num_kv_heads, head_dim = q.shape[0], *keys.shape[1:]
         # The query heads that share a KV head stand where a prompt's positions would: nothing is repeated for them.
-        attended = scaled_dot_product_attention(
+        attended = scores.attend(
             q.view(size, num_kv_heads, -1, head_dim),
             keys.view(size, -1, num_kv_heads, head_dim).transpose(1, 2),
             values.view(size, -1, num_kv_heads, head_dim).transpose(1, 2),
-            attn_mask=self.mask,
+            mask,
         )
         return attended.flatten(1)
 
@@ -73,20 +108,24 @@ class _PrefillChunk:
     """Several tokens of one sequence, and all that came before them."""
 
     rows: slice
+    positions: Tensor  # [chunk]
     pages: Tensor  # [pages up to the chunk's end], int64
     end: int  # tokens of the sequence up to the chunk's end
-    mask: Tensor | None  # [chunk, end], added to the scores; None for a chunk that starts its sequence: plainly causal
 
-    def attend(self, pool: KvPool, layer: int, q: Tensor) -> Tensor:
+    def mask(self, window: int | None, dtype: torch.dtype) -> Tensor | None:
+        """[chunk, end]. None for a chunk that starts its sequence and fits the window: it is plainly causal."""
+        if len(self.positions) == self.end and (window is None or window >= self.end):
+            return None
+        return _causal_mask(self.positions, self.end, window, dtype)
+
+    def attend(self, pool: KvPool, layer: int, scores: _Scores, q: Tensor, mask: Tensor | None) -> Tensor:
         """q: [chunk, num_heads, head_dim] -> [chunk, num_heads * head_dim]."""
         keys, values = pool.gather(layer, self.pages)
-        attended = scaled_dot_product_attention(
+        attended = scores.attend(
             q.transpose(0, 1)[None],
             keys[: self.end].transpose(0, 1)[None],
             values[: self.end].transpose(0, 1)[None],
-            attn_mask=self.mask,
-            is_causal=self.mask is None,
-            enable_gqa=True,
+            mask,
         )
         return attended[0].transpose(0, 1).flatten(1)
 
@@ -94,12 +133,17 @@ class _PrefillChunk:
 @dataclass(frozen=True, slots=True)
 class _TorchStep:
     pool: KvPool
+    scores: _Scores
     slots: Tensor
-    parts: list[_DecodeGroup | _PrefillChunk]  # in the order of their rows
+    parts: Sequence[_DecodeGroup | _PrefillChunk]  # in the order of their rows
+    layer_masks: Sequence[Sequence[Tensor | None]]  # a mask per layer and part
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         self.pool.write(layer, self.slots, k, v)
-        parts = [part.attend(self.pool, layer, q[part.rows]) for part in self.parts]
+        parts = [
+            part.attend(self.pool, layer, self.scores, q[part.rows], mask)
+            for part, mask in zip(self.parts, self.layer_masks[layer], strict=True)
+        ]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
@@ -118,8 +162,9 @@ def _decode_group(group: Sequence[SequencePlan], rows: slice, positions: Tensor,
     pages = [[*s.page_table[:longest], *[0] * (longest - len(s.page_table))] for s in group]
     return _DecodeGroup(
         rows=rows,
+        positions=positions,
         pages=torch.tensor(pages, dtype=torch.int64, device=positions.device).flatten(),
-        mask=_causal_mask(positions, longest * pool.page_size, pool.dtype)[:, None, None],
+        length=longest * pool.page_size,
     )
 
 
@@ -132,14 +177,20 @@ def _prefill_chunks(batch: StepBatch, pool: KvPool) -> Iterable[_PrefillChunk]:
         pages = sequence.page_table[: (end - 1) // pool.page_size + 1]
         yield _PrefillChunk(
             rows=rows,
+            positions=positions,
             pages=torch.tensor(pages, dtype=torch.int64, device=positions.device),
             end=end,
-            mask=_causal_mask(positions, end, pool.dtype) if sequence.start else None,
         )
         first = rows.stop
 
 
-def _causal_mask(positions: Tensor, length: int, dtype: torch.dtype) -> Tensor:
-    """0 where a query at one of `positions` sees the key at 0 … length - 1, minus infinity where not."""
-    hidden = torch.arange(length, device=positions.device) > positions[:, None]
+def _causal_mask(positions: Tensor, length: int, window: int | None, dtype: torch.dtype) -> Tensor:
+    """0 where a query at one of `positions` sees the key at 0 … length - 1, minus infinity where not.
+
+    With a window it sees so many keys, the one at its own position included.
+    """
+    distances = positions[:, None] - torch.arange(length, device=positions.device)
+    hidden = distances < 0
+    if window is not None:
+        hidden |= distances >= window
     return torch.zeros(hidden.shape, dtype=dtype, device=positions.device).masked_fill_(hidden, -torch.inf)

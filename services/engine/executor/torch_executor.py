@@ -38,7 +38,7 @@ class TorchExecutor:
         self.info = ExecutorInfo(num_pages, page_size, config.vocab_size, max_model_len=min(limits))
         self._model = model
         self._pool = KvPool(config, num_pages, page_size, model.dtype, model.device)
-        self._attention: AttentionBackend = TorchAttention(self._pool)
+        self._attention: AttentionBackend = TorchAttention(self._pool, config)
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Runs one step. Raises BrokenSequencesError for logits that are not finite; the KV pool is then empty."""

@@ -7,65 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from services.engine.models.errors import InvalidConfigError, UnsupportedModelError
+from services.engine.models.families import FAMILIES, Family
+from services.engine.models.fields import integer, number, optional_number
+from services.engine.models.layers import LayerConfig, read_layers
+from services.engine.models.rope_config import RopeConfig
 
-ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
-ROPE_TYPES = ("default", "linear", "llama3")
+ARCHITECTURES = tuple(FAMILIES)
 
-_QWEN3_HEAD_DIM = 128  # what transformers takes where a Qwen3 config names none
+Activation = Literal["silu", "gelu_tanh"]
 
-
-@dataclass(frozen=True, slots=True)
-class LinearScaling:
-    """Position interpolation: positions are divided by `factor` (arXiv 2306.15595)."""
-
-    factor: float
-
-
-@dataclass(frozen=True, slots=True)
-class Llama3Scaling:
-    """Llama 3.1's scaling: long wavelengths are stretched by `factor`, short ones kept, those between blended."""
-
-    factor: float
-    low_freq_factor: float
-    high_freq_factor: float
-    original_max_position_embeddings: int
-
-
-@dataclass(frozen=True, slots=True)
-class RopeConfig:
-    """Rotary position embedding: its base, and how frequencies are scaled, if at all."""
-
-    theta: float
-    scaling: LinearScaling | Llama3Scaling | None = None
-
-    @classmethod
-    def from_hf(cls, config: Mapping[str, Any]) -> RopeConfig:
-        """Reads `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (before).
-
-        Raises UnsupportedModelError for a rope type or a partial rotation, InvalidConfigError for a missing parameter.
-        """
-        rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-        merged = {**config, **rope}
-        if merged.get("partial_rotary_factor") not in (None, 1, 1.0):
-            raise UnsupportedModelError("partial_rotary_factor", merged["partial_rotary_factor"])
-        theta = _number(merged, "rope_theta", default=10000.0)
-        match rope_type := rope.get("rope_type", rope.get("type", "default")):
-            case "default":
-                return cls(theta)
-            case "linear":
-                return cls(theta, LinearScaling(_number(rope, "factor")))
-            case "llama3":
-                scaling = Llama3Scaling(
-                    factor=_number(rope, "factor"),
-                    low_freq_factor=_number(rope, "low_freq_factor"),
-                    high_freq_factor=_number(rope, "high_freq_factor"),
-                    original_max_position_embeddings=_integer(rope, "original_max_position_embeddings"),
-                )
-                return cls(theta, scaling)
-        raise UnsupportedModelError("rope type", rope_type, ROPE_TYPES)
+_ACTIVATIONS: Mapping[str, Activation] = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,18 +30,34 @@ class ModelConfig:
     vocab_size: int
     hidden_size: int
     intermediate_size: int
-    num_layers: int
     num_heads: int
     num_kv_heads: int
     head_dim: int
     max_position_embeddings: int
     rms_norm_eps: float
-    rope: RopeConfig
+    layers: tuple[LayerConfig, ...]
     qkv_bias: bool
     output_bias: bool  # of the attention's output projection
     mlp_bias: bool
     qk_norm: bool
+    fused_projections: bool  # the checkpoint holds queries, keys and values as one tensor, and gate and up as one
     tie_word_embeddings: bool
+    activation: Activation
+    norm_offset: float  # added to the weights of all norms
+    post_norms: bool  # what attention and MLP give is normalised before it is added
+    embedding_scale: float
+    attention_scale: float  # of the products of queries and keys
+    attention_softcap: float | None  # scores s become c * tanh(s / c)
+    final_softcap: float | None  # likewise logits
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.layers)
+
+    @property
+    def ropes(self) -> tuple[RopeConfig, ...]:
+        """The different ones that layers have, in order of appearance."""
+        return tuple(dict.fromkeys(layer.rope for layer in self.layers if layer.rope is not None))
 
     @property
     def q_size(self) -> int:
@@ -111,94 +81,83 @@ class ModelConfig:
         return tied_head or tensor_name.endswith(".rotary_emb.inv_freq")
 
     @classmethod
-    def from_hf(cls, config: Mapping[str, Any]) -> ModelConfig:
+    def from_hf(cls, config: Mapping[str, Any], max_model_len: int | None = None) -> ModelConfig:
         """Reads the dictionary of a Hugging Face config.json.
 
+        `max_model_len` is the longest sequence that will be served, tokens, if that is less than the model allows.
         Raises UnsupportedModelError for what the decoder does not compute, InvalidConfigError for a field that is
         missing or makes no sense.
         """
         architecture = _architecture(config)
-        _refuse_unsupported(config, architecture)
-        num_heads = _integer(config, "num_attention_heads")
-        hidden_size = _integer(config, "hidden_size")
-        own_bias = architecture in ("LlamaForCausalLM", "Qwen3ForCausalLM") and bool(config.get("attention_bias"))
-        default_head_dim = _QWEN3_HEAD_DIM if architecture == "Qwen3ForCausalLM" else hidden_size // num_heads
-        parsed = cls(
-            architecture=architecture,
-            vocab_size=_integer(config, "vocab_size"),
-            hidden_size=hidden_size,
-            intermediate_size=_integer(config, "intermediate_size"),
-            num_layers=_integer(config, "num_hidden_layers"),
-            num_heads=num_heads,
-            num_kv_heads=_integer(config, "num_key_value_heads", default=num_heads),
-            head_dim=_integer(config, "head_dim", default=default_head_dim),
-            max_position_embeddings=_integer(config, "max_position_embeddings"),
-            rms_norm_eps=_number(config, "rms_norm_eps", default=1e-6),
-            rope=RopeConfig.from_hf(config),
-            qkv_bias=architecture == "Qwen2ForCausalLM" or own_bias,
-            output_bias=own_bias,
-            mlp_bias=architecture == "LlamaForCausalLM" and bool(config.get("mlp_bias")),
-            qk_norm=architecture == "Qwen3ForCausalLM",
-            tie_word_embeddings=bool(config.get("tie_word_embeddings", False)),
-        )
-        if parsed.num_heads % parsed.num_kv_heads:
+        family = FAMILIES[architecture]
+        config = {**family.defaults, **config}
+        _refuse_unsupported(config, family)
+        num_heads = integer(config, "num_attention_heads")
+        hidden_size = integer(config, "hidden_size")
+        head_dim = integer(config, "head_dim", default=family.defaults.get("head_dim", hidden_size // num_heads))
+        num_kv_heads = integer(config, "num_key_value_heads", default=num_heads)
+        if num_heads % num_kv_heads:
             raise InvalidConfigError(
-                f"num_attention_heads {parsed.num_heads} is no multiple of num_key_value_heads {parsed.num_kv_heads}"
+                f"num_attention_heads {num_heads} is no multiple of num_key_value_heads {num_kv_heads}"
             )
-        if parsed.head_dim % 2:
-            raise InvalidConfigError(f"head_dim {parsed.head_dim} is odd: rotary embedding needs pairs")
-        return parsed
+        if head_dim % 2:
+            raise InvalidConfigError(f"head_dim {head_dim} is odd: rotary embedding needs pairs")
+        max_position_embeddings = integer(config, "max_position_embeddings")
+        longest = min(max_position_embeddings, max_model_len or max_position_embeddings)
+        own_bias = family.attention_bias and bool(config.get("attention_bias"))
+        query_scalar = number(config, "query_pre_attn_scalar") if family.query_scale else head_dim
+        return cls(
+            architecture=architecture,
+            vocab_size=integer(config, "vocab_size"),
+            hidden_size=hidden_size,
+            intermediate_size=integer(config, "intermediate_size"),
+            num_heads=num_heads,
+            num_kv_heads=num_kv_heads,
+            head_dim=head_dim,
+            max_position_embeddings=max_position_embeddings,
+            rms_norm_eps=number(config, "rms_norm_eps", default=1e-6),
+            layers=read_layers(config, family, head_dim, longest),
+            qkv_bias=family.qkv_bias or own_bias,
+            output_bias=own_bias,
+            mlp_bias=family.mlp_bias and bool(config.get("mlp_bias")),
+            qk_norm=family.qk_norm,
+            fused_projections=family.fused_projections,
+            tie_word_embeddings=bool(config.get("tie_word_embeddings", False)),
+            activation=_activation(config, family, architecture),
+            norm_offset=1.0 if family.gemma else 0.0,
+            post_norms=family.post_norms,
+            embedding_scale=hidden_size**0.5 if family.gemma else 1.0,
+            attention_scale=query_scalar**-0.5,
+            attention_softcap=optional_number(config, "attn_logit_softcapping") if family.attention_softcap else None,
+            final_softcap=optional_number(config, "final_logit_softcapping") if family.final_softcap else None,
+        )
 
 
 def _architecture(config: Mapping[str, Any]) -> str:
     names = config.get("architectures") or []
     if len(names) != 1:
         raise InvalidConfigError(f"architectures must name one architecture, not {names!r}")
-    if names[0] not in ARCHITECTURES:
+    if names[0] not in FAMILIES:
         raise UnsupportedModelError("architecture", names[0], ARCHITECTURES)
     return str(names[0])
 
 
-def _refuse_unsupported(config: Mapping[str, Any], architecture: str) -> None:
-    activation = config.get("hidden_act", "silu")
-    if activation not in ("silu", "swish"):
-        raise UnsupportedModelError("hidden_act", activation, ("silu",))
+def _activation(config: Mapping[str, Any], family: Family, architecture: str) -> Activation:
+    name = config.get(family.activation_field) or family.defaults.get(family.activation_field, "silu")
+    if name == "gelu" and architecture == "GemmaForCausalLM":  # what the first Gemma's configs call its approximation
+        name = "gelu_pytorch_tanh"
+    if name not in _ACTIVATIONS:
+        raise UnsupportedModelError(family.activation_field, name, tuple(_ACTIVATIONS))
+    return _ACTIVATIONS[name]
+
+
+def _refuse_unsupported(config: Mapping[str, Any], family: Family) -> None:
     if quantization := config.get("quantization_config"):
         method = quantization.get("quant_method") if isinstance(quantization, Mapping) else quantization
         raise UnsupportedModelError("quantization_config", method)
-    for layer_type in config.get("layer_types") or ():
-        if layer_type != "full_attention":
-            raise UnsupportedModelError("layer_types", layer_type, ("full_attention",))
-    if _slides(config, architecture):
-        raise UnsupportedModelError("sliding_window", config["sliding_window"], ("full attention",))
-
-
-def _slides(config: Mapping[str, Any], architecture: str) -> bool:
-    """Whether a sliding window cuts attention for any position of any layer."""
-    window = config.get("sliding_window")
-    if window is None or window >= _integer(config, "max_position_embeddings"):
-        return False
-    if architecture == "MistralForCausalLM":
-        return True
-    if architecture == "LlamaForCausalLM":  # has no window, whatever the config says
-        return False
-    full_layers = config.get("max_window_layers", 0)  # Qwen: the first so many layers see everything
-    return bool(config.get("use_sliding_window")) and full_layers < _integer(config, "num_hidden_layers")
-
-
-def _integer(config: Mapping[str, Any], key: str, default: int | None = None) -> int:
-    """A positive integer. A field that is absent or null takes the default, if there is one."""
-    value = config.get(key)
-    value = default if value is None else value
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InvalidConfigError(f"{key} must be a positive integer, not {value!r}")
-    return value
-
-
-def _number(config: Mapping[str, Any], key: str, default: float | None = None) -> float:
-    """A positive number. A field that is absent or null takes the default, if there is one."""
-    value = config.get(key)
-    value = default if value is None else value
-    if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
-        raise InvalidConfigError(f"{key} must be a positive number, not {value!r}")
-    return float(value)
+    if config.get("use_bidirectional_attention"):
+        raise UnsupportedModelError("use_bidirectional_attention", config["use_bidirectional_attention"])
+    caps = {"attn_logit_softcapping": family.attention_softcap, "final_logit_softcapping": family.final_softcap}
+    for field, counts in caps.items():
+        if not counts and config.get(field) is not None:
+            raise UnsupportedModelError(field, config[field])

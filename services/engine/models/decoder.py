@@ -1,4 +1,6 @@
-"""The Llama-like decoder: RMSNorm, rotary attention with grouped KV heads, SwiGLU. Inference only, on plain tensors.
+"""The Llama-like decoder: RMSNorm, rotary attention with grouped KV heads, gated MLP. Inference only, on plain tensors.
+
+What families add to that (norms behind attention and MLP, caps, layers of several kinds) is a matter of configuration.
 
 Attention itself is the caller's: the decoder hands out queries, keys and values and knows nothing of KV pages.
 """
@@ -12,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from services.engine.models.config import ModelConfig
-from services.engine.models.rope import Rotation, rotation
+from services.engine.models.config import Activation, ModelConfig
+from services.engine.models.rope import Rope, Rotation
 
 # attend(layer, queries [tokens, num_heads, head_dim], keys and values [tokens, num_kv_heads, head_dim])
 # -> [tokens, num_heads * head_dim]. It stores keys and values and attends to all that the tokens may see.
@@ -37,13 +39,18 @@ class Linear:
 
 @dataclass(frozen=True, slots=True)
 class RMSNorm:
-    """weight: [size of the last dimension]."""
+    """weight: [size of the last dimension]; offset: added to it."""
 
     weight: Tensor
     eps: float
+    offset: float
 
     def __call__(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        if not self.offset:
+            return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        # In float32: the sum of a small weight and 1 would lose it.
+        weight = self.weight.float() + self.offset
+        return F.rms_norm(x.float(), weight.shape, weight, self.eps).to(x.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,34 +64,42 @@ class Attention:
     num_heads: int
     num_kv_heads: int
 
-    def __call__(self, x: Tensor, rotation: Rotation, layer: int, attend: Attend) -> Tensor:
+    def __call__(self, x: Tensor, rotation: Rotation | None, layer: int, attend: Attend) -> Tensor:
         num_qk_heads = self.num_heads + self.num_kv_heads
         heads = self.qkv(x).view(x.shape[0], num_qk_heads + self.num_kv_heads, -1)
         qk, v = heads[:, :num_qk_heads], heads[:, num_qk_heads:]
         if self.q_norm is not None and self.k_norm is not None:
             qk = torch.cat((self.q_norm(qk[:, : self.num_heads]), self.k_norm(qk[:, self.num_heads :])), 1)
-        qk = rotation.apply(qk)
+        if rotation is not None:
+            qk = rotation.apply(qk)
         return self.output(attend(layer, qk[:, : self.num_heads], qk[:, self.num_heads :], v))
 
 
 @dataclass(frozen=True, slots=True)
 class MLP:
-    """SwiGLU (arXiv 2002.05202). Gate and up projection are one product."""
+    """SwiGLU or GEGLU (arXiv 2002.05202). Gate and up projection are one product."""
 
     gate_up: Linear
     down: Linear
+    activation: Activation
 
     def __call__(self, x: Tensor) -> Tensor:
         gate, up = self.gate_up(x).chunk(2, -1)
-        return self.down(F.silu(gate).mul_(up))
+        gate = F.silu(gate) if self.activation == "silu" else F.gelu(gate, approximate="tanh")
+        return self.down(gate.mul_(up))
 
 
 @dataclass(frozen=True, slots=True)
 class DecoderLayer:
+    """`rope`: which of the decoder's ropes turns queries and keys, if any. Post-norms are Gemma's."""
+
+    rope: int | None
     attention_norm: RMSNorm
     attention: Attention
+    attention_post_norm: RMSNorm | None
     mlp_norm: RMSNorm
     mlp: MLP
+    mlp_post_norm: RMSNorm | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +111,7 @@ class Decoder:
     layers: tuple[DecoderLayer, ...]
     norm: RMSNorm
     lm_head: Linear  # its weight is `embeddings` itself where they are tied
-    inverse_frequencies: Tensor  # [head_dim / 2], float32
+    ropes: tuple[Rope, ...]
 
     @property
     def dtype(self) -> torch.dtype:
@@ -111,13 +126,22 @@ class Decoder:
 
         Tokens of several sequences may stand in any order: only `attend` relates them to each other.
         """
-        turned = rotation(self.inverse_frequencies, positions, self.dtype)
-        x = F.embedding(token_ids, self.embeddings)
+        rotations = [rope.rotation(positions, self.dtype) for rope in self.ropes]
+        x = F.embedding(token_ids, self.embeddings) * self.config.embedding_scale
         for index, layer in enumerate(self.layers):
-            x = x + layer.attention(layer.attention_norm(x), turned, index, attend)
-            x = x + layer.mlp(layer.mlp_norm(x))
+            rotation = None if layer.rope is None else rotations[layer.rope]
+            x = x + _normed(
+                layer.attention(layer.attention_norm(x), rotation, index, attend), layer.attention_post_norm
+            )
+            x = x + _normed(layer.mlp(layer.mlp_norm(x)), layer.mlp_post_norm)
         return x
 
     def logits(self, hidden_states: Tensor) -> Tensor:
         """hidden_states: [rows, hidden_size], as `hidden_states` returns them -> [rows, vocab_size]."""
-        return self.lm_head(self.norm(hidden_states))
+        logits = self.lm_head(self.norm(hidden_states))
+        cap = self.config.final_softcap
+        return logits if cap is None else torch.tanh(logits / cap) * cap
+
+
+def _normed(x: Tensor, norm: RMSNorm | None) -> Tensor:
+    return x if norm is None else norm(x)

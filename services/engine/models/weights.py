@@ -15,6 +15,8 @@ from services.engine.models.config import ModelConfig
 from services.engine.models.decoder import MLP, Attention, Decoder, DecoderLayer, Linear, RMSNorm
 from services.engine.models.errors import MissingWeightError, UnexpectedWeightError, WeightShapeError
 from services.engine.models.frequencies import inverse_frequencies
+from services.engine.models.projections import gate_up_projections, qkv_projections
+from services.engine.models.rope import Rope
 
 
 def load_model(
@@ -63,8 +65,8 @@ class _Allocator:
         self.places[name] = tensor
         return tensor
 
-    def norm(self, name: str, size: int, eps: float) -> RMSNorm:
-        return RMSNorm(self.tensor(f"{name}.weight", size), eps)
+    def norm(self, config: ModelConfig, name: str, size: int) -> RMSNorm:
+        return RMSNorm(self.tensor(f"{name}.weight", size), config.rms_norm_eps, config.norm_offset)
 
     def linear(self, parts: Mapping[str, int], in_size: int, *, bias: bool) -> Linear:
         """One product that stands for several: `parts` holds name and output size of each, in order."""
@@ -83,40 +85,55 @@ class _Allocator:
 
 def _allocate(config: ModelConfig, new: _Allocator) -> Decoder:
     embeddings = new.tensor("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
-    layers = tuple(_allocate_layer(config, new, f"model.layers.{index}") for index in range(config.num_layers))
-    norm = new.norm("model.norm", config.hidden_size, config.rms_norm_eps)
+    layers = tuple(_allocate_layer(config, new, index) for index in range(config.num_layers))
+    norm = new.norm(config, "model.norm", config.hidden_size)
     if config.tie_word_embeddings:
         lm_head = Linear(embeddings, None)
     else:
         lm_head = new.linear({"lm_head": config.vocab_size}, config.hidden_size, bias=False)
-    frequencies = torch.from_numpy(inverse_frequencies(config.head_dim, config.rope)).to(new.device)
-    return Decoder(config, embeddings, layers, norm, lm_head, frequencies)
+    ropes = tuple(
+        Rope(torch.from_numpy(inverse_frequencies(rope)).to(new.device), rope.attention_factor) for rope in config.ropes
+    )
+    return Decoder(config, embeddings, layers, norm, lm_head, ropes)
 
 
-def _allocate_layer(config: ModelConfig, new: _Allocator, name: str) -> DecoderLayer:
-    attention = f"{name}.self_attn"
-    qkv = {
-        f"{attention}.q_proj": config.q_size,
-        f"{attention}.k_proj": config.kv_size,
-        f"{attention}.v_proj": config.kv_size,
-    }
-    gate_up = {f"{name}.mlp.gate_proj": config.intermediate_size, f"{name}.mlp.up_proj": config.intermediate_size}
-    output = {f"{attention}.o_proj": config.hidden_size}
-    down = {f"{name}.mlp.down_proj": config.hidden_size}
-    eps = config.rms_norm_eps
+def _allocate_layer(config: ModelConfig, new: _Allocator, index: int) -> DecoderLayer:
+    name = f"model.layers.{index}"
+    rope = config.layers[index].rope
+    post_norms = config.post_norms
+    # With norms behind attention and MLP, Llama's name of the norm before the MLP is that of the one behind attention.
+    mlp_norm = "pre_feedforward_layernorm" if post_norms else "post_attention_layernorm"
+
+    def norm(module: str) -> RMSNorm:
+        return new.norm(config, f"{name}.{module}", config.hidden_size)
+
     return DecoderLayer(
-        attention_norm=new.norm(f"{name}.input_layernorm", config.hidden_size, eps),
-        attention=Attention(
-            qkv=new.linear(qkv, config.hidden_size, bias=config.qkv_bias),
-            output=new.linear(output, config.q_size, bias=config.output_bias),
-            q_norm=new.norm(f"{attention}.q_norm", config.head_dim, eps) if config.qk_norm else None,
-            k_norm=new.norm(f"{attention}.k_norm", config.head_dim, eps) if config.qk_norm else None,
-            num_heads=config.num_heads,
-            num_kv_heads=config.num_kv_heads,
-        ),
-        mlp_norm=new.norm(f"{name}.post_attention_layernorm", config.hidden_size, eps),
-        mlp=MLP(
-            gate_up=new.linear(gate_up, config.hidden_size, bias=config.mlp_bias),
-            down=new.linear(down, config.intermediate_size, bias=config.mlp_bias),
-        ),
+        rope=None if rope is None else config.ropes.index(rope),
+        attention_norm=norm("input_layernorm"),
+        attention=_allocate_attention(config, new, f"{name}.self_attn"),
+        attention_post_norm=norm("post_attention_layernorm") if post_norms else None,
+        mlp_norm=norm(mlp_norm),
+        mlp=_allocate_mlp(config, new, f"{name}.mlp"),
+        mlp_post_norm=norm("post_feedforward_layernorm") if post_norms else None,
+    )
+
+
+def _allocate_attention(config: ModelConfig, new: _Allocator, name: str) -> Attention:
+    output = {f"{name}.o_proj": config.hidden_size}
+    return Attention(
+        qkv=new.linear(qkv_projections(config, name), config.hidden_size, bias=config.qkv_bias),
+        output=new.linear(output, config.q_size, bias=config.output_bias),
+        q_norm=new.norm(config, f"{name}.q_norm", config.head_dim) if config.qk_norm else None,
+        k_norm=new.norm(config, f"{name}.k_norm", config.head_dim) if config.qk_norm else None,
+        num_heads=config.num_heads,
+        num_kv_heads=config.num_kv_heads,
+    )
+
+
+def _allocate_mlp(config: ModelConfig, new: _Allocator, name: str) -> MLP:
+    down = {f"{name}.down_proj": config.hidden_size}
+    return MLP(
+        gate_up=new.linear(gate_up_projections(config, name), config.hidden_size, bias=config.mlp_bias),
+        down=new.linear(down, config.intermediate_size, bias=config.mlp_bias),
+        activation=config.activation,
     )

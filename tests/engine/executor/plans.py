@@ -66,6 +66,6 @@ def step_logits(model: Decoder, pool: KvPool, *plans: SequencePlan) -> dict[int,
     """Logits of every sequence that samples, by id: what an executor has before it samples."""
     with torch.inference_mode():
         batch = StepBatch.build(plans, pool.page_size, model.device)
-        attend = TorchAttention(pool).prepare(batch)
+        attend = TorchAttention(pool, model.config).prepare(batch)
         hidden = model.hidden_states(batch.token_ids, batch.positions, attend)
         return dict(zip(batch.sampled_ids, model.logits(hidden[batch.sampled_rows]), strict=True))

@@ -65,7 +65,7 @@ def test_every_reader_gets_the_same(architecture: str, tmp_path: Path) -> None:
     assert theirs.rms_norm_eps == ours.rms_norm_eps == 1e-5
     assert theirs.tie_word_embeddings is ours.tie_word_embeddings is True
     assert ours.head_dim == 16
-    assert ours.rope.theta == 1_000_000.0
+    assert [rope.theta for rope in ours.ropes] == [1_000_000.0]
     assert ours.qk_norm == (architecture == "qwen3")
     assert ours.qkv_bias == (architecture == "qwen2")
 

@@ -26,7 +26,21 @@ _BASE: dict[str, Any] = {
     "rms_norm_eps": 1e-5,
     "hidden_act": "silu",
     "rope_theta": 10000.0,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
     "tie_word_embeddings": False,
+}
+_MODEL_TYPES = {"Gemma3ForCausalLM": "gemma3_text"}
+_NULL_MEANS_NONE = ("sliding_window", "attn_logit_softcapping", "final_logit_softcapping")  # and absent a default
+# Windows of 24 keys: shorter than the tests' prompts, and no multiple of a page.
+_GEMMA = {
+    "hidden_act": None,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "query_pre_attn_scalar": 24,
+    "sliding_window": 24,
+    "num_hidden_layers": 4,
+    "tie_word_embeddings": True,
 }
 _LLAMA3_ROPE = {
     "rope_type": "llama3",
@@ -39,7 +53,7 @@ _LLAMA3_ROPE = {
 
 def hf_config(architecture: str = "LlamaForCausalLM", **fields: Any) -> dict[str, Any]:
     """A small Hugging Face config as in a config.json."""
-    model_type = architecture.removesuffix("ForCausalLM").lower()
+    model_type = _MODEL_TYPES.get(architecture, architecture.removesuffix("ForCausalLM").lower())
     return _BASE | {"architectures": [architecture], "model_type": model_type} | fields
 
 
@@ -55,11 +69,48 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "llama, rope of transformers 5": hf_config(
         rope_theta=None, rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 5000.0}
     ),
+    "llama, rope dynamic": hf_config(rope_scaling={"type": "dynamic", "factor": 4.0}),
+    "llama, rope yarn": hf_config(
+        rope_theta=100.0, rope_scaling={"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
+    ),
     "mistral": hf_config("MistralForCausalLM", sliding_window=None),
+    "mistral, window": hf_config("MistralForCausalLM", sliding_window=24),
+    "mistral, window of one": hf_config("MistralForCausalLM", sliding_window=1),
     "mistral, idle window": hf_config("MistralForCausalLM", sliding_window=512),
     "qwen2": hf_config("Qwen2ForCausalLM", head_dim=None, tie_word_embeddings=True, use_sliding_window=False),
+    "qwen2, window in some layers": hf_config(
+        "Qwen2ForCausalLM", head_dim=None, use_sliding_window=True, sliding_window=24, max_window_layers=1
+    ),
     "qwen3": hf_config("Qwen3ForCausalLM", head_dim=32),
     "qwen3, tied, biases": hf_config("Qwen3ForCausalLM", tie_word_embeddings=True, attention_bias=True),
+    "smollm3": hf_config(
+        "SmolLM3ForCausalLM",
+        num_hidden_layers=4,
+        no_rope_layer_interval=2,
+        tie_word_embeddings=True,
+        sliding_window=None,
+    ),
+    "smollm3, window": hf_config(
+        "SmolLM3ForCausalLM", no_rope_layers=[1, 0, 1], use_sliding_window=True, sliding_window=24, attention_bias=True
+    ),
+    "phi3": hf_config("Phi3ForCausalLM", sliding_window=None),
+    "phi3, window, part of a head turned": hf_config(
+        "Phi3ForCausalLM", sliding_window=24, partial_rotary_factor=0.5, head_dim=12
+    ),
+    "gemma": hf_config("GemmaForCausalLM", hidden_act="gelu_pytorch_tanh", tie_word_embeddings=True),
+    # Caps so low that they bend what these small models compute.
+    "gemma2": hf_config("Gemma2ForCausalLM", **_GEMMA, attn_logit_softcapping=2.0, final_logit_softcapping=3.0),
+    "gemma2, no caps": hf_config(
+        "Gemma2ForCausalLM", **_GEMMA, attn_logit_softcapping=None, final_logit_softcapping=None
+    ),
+    "gemma3": hf_config(
+        "Gemma3ForCausalLM",
+        **_GEMMA,
+        sliding_window_pattern=2,
+        rope_theta=1e6,
+        rope_local_base_freq=1e4,
+        rope_scaling={"rope_type": "linear", "factor": 8.0},
+    ),
 }
 
 
@@ -76,9 +127,8 @@ class Oracle:
 
     @classmethod
     def of(cls, config: dict[str, Any], seed: int = 0) -> Oracle:
-        fields = {key: value for key, value in config.items() if value is not None}
+        fields = {key: value for key, value in config.items() if value is not None or key in _NULL_MEANS_NONE}
         hf = transformers.AutoConfig.for_model(**fields)
-        hf.sliding_window = config.get("sliding_window")  # where null means none, and absent a default
         auto: Any = transformers.AutoModelForCausalLM
         model = auto.from_config(hf, attn_implementation="eager").eval()
         weights = dict(random_weights(ModelConfig.from_hf(config), seed))

@@ -36,7 +36,7 @@ class TorchStepper:
         numbered = [SequencePlan(i, p.token_ids, p.start, p.page_table, [job]) for i, p in enumerate(plans)]
         with torch.inference_mode():
             batch = StepBatch.build(numbered, self.pool.page_size, self.model.device)
-            attend = TorchAttention(self.pool).prepare(batch)
+            attend = TorchAttention(self.pool, self.model.config).prepare(batch)
             hidden = self.model.hidden_states(batch.token_ids, batch.positions, attend)
             logits = self.model.logits(hidden[batch.sampled_rows]).float().numpy()
         return np.stack([logits[batch.sampled_ids.index(i)] for i in range(len(plans))])

@@ -13,6 +13,7 @@ import torch
 
 from services.engine.loading.random_weights import random_weights
 from services.engine.models.config import ModelConfig
+from services.engine.models.projections import separated
 from services.engine.native_startup import model_fields
 from services.engine.plan import SequencePlan
 
@@ -42,7 +43,8 @@ def native_model(
         isa=isa,
     )
     for name, tensor in random_weights(config, seed):
-        model.set_weight(name, tensor.numpy())
+        for part, rows in separated(config, name, tensor.numpy()):
+            model.set_weight(part, rows)
     model.finish()
     return model
 

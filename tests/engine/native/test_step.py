@@ -48,7 +48,7 @@ def test_float32_greedy_tokens_equal_transformers(family: str) -> None:
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("family", ["llama, 9 heads, 3 KV heads", "llama, biases", "qwen2", "qwen3"])
+@pytest.mark.parametrize("family", ["llama, 9 heads, 3 KV heads", "llama, biases", "qwen2", "qwen3", "gemma3"])
 def test_bf16_logits_are_as_close_as_torchs(family: str, isa: str) -> None:
     """Against float32 arithmetic on the rounded weights: no worse than torch in bf16, and never off by over 0.12.
 
@@ -101,6 +101,26 @@ def test_a_page_that_another_sequence_fills_in_the_same_step(first: str) -> None
     for part, token_ids in ((writes, writer), (reads, reader)):
         expected = oracle.logits(token_ids)[-1].numpy()
         np.testing.assert_allclose(logits[id(part)], expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("window", [1, 15, 16, 17, 255, 256, 257, 272, 400])
+def test_windows_around_the_limits_of_blocks_and_spans(window: int) -> None:
+    """Prefilled in chunks, then decoded: with the window the same as transformers computes of the whole."""
+    config = FAMILIES["mistral, window"] | {"sliding_window": window}
+    token_ids = prompt(12, 520)
+    pages = list(range(40))
+    model = native_model(config, threads=2)
+    step(model, plan(token_ids[:300], pages), logit_rows=[])
+    chunk = step(model, plan(token_ids[300:517], pages, 300), logit_rows=range(217))
+    decoded = [step(model, plan([token_ids[i]], pages, i))[0] for i in range(517, 520)]
+    expected = Oracle.of(config).logits(token_ids).numpy()
+    np.testing.assert_allclose(np.concatenate([chunk, decoded]), expected[300:], atol=1e-4, rtol=1e-4)
+
+
+def test_more_rows_than_tokens() -> None:
+    model = native_model(FAMILIES["gemma2"])
+    logits = step(model, plan([5, 6], PAGES), logit_rows=[0, 1] * 500)
+    np.testing.assert_array_equal(logits, np.tile(logits[:2], (500, 1)))
 
 
 def test_logits_of_the_rows_that_are_asked_for() -> None:

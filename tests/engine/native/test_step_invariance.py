@@ -28,7 +28,7 @@ def _whole(model: postroad_native.Model, token_ids: list[int]) -> Logits:
 
 
 @pytest.mark.parametrize(("isa", "weight_format"), VARIANTS)
-@pytest.mark.parametrize("family", ["llama, 9 heads, 3 KV heads", "qwen3"])
+@pytest.mark.parametrize("family", ["llama, 9 heads, 3 KV heads", "qwen3", "gemma2"])
 def test_chunked_prefill_equals_whole(family: str, isa: str, weight_format: str) -> None:
     token_ids = prompt(1, LENGTH)
     whole = _whole(native_model(FAMILIES[family], isa=isa, weight_format=weight_format), token_ids)
@@ -42,13 +42,14 @@ def test_chunked_prefill_equals_whole(family: str, isa: str, weight_format: str)
 
 
 @pytest.mark.parametrize(("isa", "weight_format"), VARIANTS)
-def test_a_sequence_alone_equals_it_in_batches_of_7_and_32(isa: str, weight_format: str) -> None:
+@pytest.mark.parametrize("family", ["llama, 9 heads, 3 KV heads", "gemma2"])
+def test_a_sequence_alone_equals_it_in_batches_of_7_and_32(family: str, isa: str, weight_format: str) -> None:
     """Decodes of one to 300 tokens of context; the last of them with a prefill beside them."""
     lengths = [1 + 9 * i for i in range(31)] + [300]
     prompts = [prompt(10 + i, length) for i, length in enumerate(lengths)]
     first_pages = np.cumsum([0, *(length // 16 + 1 for length in lengths)])
     tables = [list(range(first, end)) for first, end in pairwise(first_pages)]
-    model = native_model(LLAMA, isa=isa, weight_format=weight_format, num_pages=512)
+    model = native_model(FAMILIES[family], isa=isa, weight_format=weight_format, num_pages=512)
     for token_ids, table in zip(prompts, tables, strict=True):
         if len(token_ids) > 1:
             step(model, plan(token_ids[:-1], table), logit_rows=[])

@@ -2,16 +2,30 @@
 
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include "parallel_linear.h"
 
 namespace postroad {
 
-LinearCall head_call(const ModelConfig& config, const Weights& weights, const Workspace& workspace, int64_t first_row,
-                     float* logits) {
+namespace {
+
+constexpr float kLog2E = 1.44269504088896340736f;
+
+}  // namespace
+
+void Head::run(Worker& worker, int64_t first_row, int64_t count, float* logits) const {
     const ElementRows& normed = workspace.normed;
-    return {weights.lm_head(), normed.row(first_row), normed.stride_words, logits, config.vocab_size,
-            Epilogue::kStore};
+    const LinearCall call{weights.lm_head(), normed.row(first_row), normed.stride_words, logits, config.vocab_size,
+                          Epilogue::kStore};
+    parallel_linear(worker, kernels, num_threads, call, count);
+    if (config.final_softcap == 0.0f) return;
+    constexpr int64_t kAtOnce = 4096;
+    const int64_t size = count * config.vocab_size;
+    worker.parallel_for(ceil_div(size, kAtOnce), 1, [&](int64_t first, int64_t last) {
+        const int64_t begin = first * kAtOnce, end = std::min(size, last * kAtOnce);
+        kernels.soften(logits + begin, end - begin, config.final_softcap);
+    });
 }
 
 void Forward::run(Worker& worker) const {
@@ -28,18 +42,25 @@ void Forward::run(Worker& worker) const {
     const Rows rows = select_rows(worker);
     finish_layer(worker, layers[last], rows);
     norm(worker, rows.residual, rows.count, weights.final_norm());
-    linear(worker, head_call(config, weights, workspace, 0, logits), batch.num_logit_rows);
+    Head{config, kernels, weights, workspace, num_threads}.run(worker, 0, batch.num_logit_rows, logits);
 }
 
 void Forward::embed(Worker& worker) const {
     worker.parallel_for(batch.num_tokens(), row_grain(batch.num_tokens()), [&](int64_t first, int64_t last) {
         for (int64_t token = first; token < last; ++token) {
-            weights.embed(batch.token_ids[token], workspace.residual.row(token));
+            float* residual = workspace.residual.row(token);
+            weights.embed(batch.token_ids[token], residual);
+            if (config.embedding_scale != 1.0f) {
+                for (int64_t i = 0; i < config.hidden_size; ++i) residual[i] *= config.embedding_scale;
+            }
             const auto position = static_cast<float>(batch.tokens[token].position);
-            for (int64_t i = 0; i < config.head_dim / 2; ++i) {
-                const float angle = position * config.rope_inv_freq[i];
-                workspace.cosines.row(token)[i] = std::cos(angle) * config.rope_attention_scale;
-                workspace.sines.row(token)[i] = std::sin(angle) * config.rope_attention_scale;
+            float* cosines = workspace.cosines.row(token);
+            float* sines = workspace.sines.row(token);
+            for (const RopeConfig& rope : config.ropes) {
+                for (const float frequency : rope.inv_freq) {
+                    *cosines++ = std::cos(position * frequency) * rope.attention_factor;
+                    *sines++ = std::sin(position * frequency) * rope.attention_factor;
+                }
             }
         }
     });
@@ -57,7 +78,10 @@ void Forward::project(Worker& worker, const LayerWeights& layer, int64_t index) 
 }
 
 void Forward::place_heads(Worker& worker, const LayerWeights& layer, int64_t index) const {
-    const int64_t group = config.num_heads / config.num_kv_heads;
+    const int64_t group = config.group_size();
+    const int64_t rope = config.layers[index].rope;
+    const int64_t first_angle = std::accumulate(config.ropes.begin(), config.ropes.begin() + std::max<int64_t>(rope, 0),
+                                                int64_t{0}, [](int64_t sum, const auto& r) { return sum + r.half(); });
     const int64_t query_stride = workspace.queries.stride_words * elements_per_word(kernels.format);
     HeadsCall call{};
     call.num_heads = static_cast<int>(config.num_heads);
@@ -66,6 +90,10 @@ void Forward::place_heads(Worker& worker, const LayerWeights& layer, int64_t ind
     call.q_norm = layer.q_norm;
     call.k_norm = layer.k_norm;
     call.norm_eps = config.rms_norm_eps;
+    // Weights are powers of 2. With a cap, log2(e) comes into the scores only behind it.
+    call.query_scale =
+        config.attention_scale * (config.attention_softcap > 0.0f ? 1.0f / config.attention_softcap : kLog2E);
+    call.rotated_pairs = rope == kNoRope ? 0 : static_cast<int>(config.ropes[rope].half());
     call.scratch = workspace.thread_scratch.row(worker.index());
     call.query_stride = query_stride;
     call.group_stride = workspace.token_capacity * group * query_stride;
@@ -75,8 +103,8 @@ void Forward::place_heads(Worker& worker, const LayerWeights& layer, int64_t ind
         for (int64_t token = first; token < last; ++token) {
             const BatchToken& place = batch.tokens[token];
             call.projected = workspace.projected.row(token);
-            call.cosines = workspace.cosines.row(token);
-            call.sines = workspace.sines.row(token);
+            call.cosines = workspace.cosines.row(token) + first_angle;
+            call.sines = workspace.sines.row(token) + first_angle;
             call.queries = workspace.queries.row(token * group);
             call.keys = cache.keys(index, place.block, 0);
             call.values = cache.values(index, place.block, 0);
@@ -89,14 +117,16 @@ void Forward::place_heads(Worker& worker, const LayerWeights& layer, int64_t ind
 
 void Forward::attend(Worker& worker, int64_t index) const {
     auto* scratch = reinterpret_cast<uint32_t*>(workspace.thread_scratch.row(worker.index()));
+    const AttentionPlan& plan = plans.of(config.layers[index]);
     const auto count = static_cast<int64_t>(plan.tasks.size()) * config.num_kv_heads;
     worker.parallel_for(count, 1, [&](int64_t first, int64_t) {
-        attend_task(plan.tasks[first / config.num_kv_heads], index, first % config.num_kv_heads, scratch);
+        attend_task(plan, plan.tasks[first / config.num_kv_heads], index, first % config.num_kv_heads, scratch);
     });
 }
 
-void Forward::attend_task(const AttentionTask& task, int64_t index, int64_t kv_head, uint32_t* scratch) const {
-    const int64_t group = config.num_heads / config.num_kv_heads;
+void Forward::attend_task(const AttentionPlan& plan, const AttentionTask& task, int64_t index, int64_t kv_head,
+                          uint32_t* scratch) const {
+    const int64_t group = config.group_size();
     const BatchSequence& sequence = *task.sequence;
     AttentionCall call{};
     call.queries = workspace.queries.row((kv_head * workspace.token_capacity + task.first_token) * group);
@@ -104,6 +134,7 @@ void Forward::attend_task(const AttentionTask& task, int64_t index, int64_t kv_h
     call.rows = static_cast<int>(task.num_tokens * group);
     call.group = static_cast<int>(group);
     call.first_position = sequence.first_position + task.first_token - sequence.first_token;
+    call.window = plan.window;
     call.first_span = task.first_span;
     call.last_span = task.last_span;
     call.blocks = batch.blocks.data() + sequence.first_block;
@@ -112,7 +143,7 @@ void Forward::attend_task(const AttentionTask& task, int64_t index, int64_t kv_h
     call.block_stride = cache.block_stride();
     call.head_dim = static_cast<int>(config.head_dim);
     call.value_stride = cache.value_stride();
-    call.scale = static_cast<float>(1.4426950408889634 / std::sqrt(static_cast<double>(config.head_dim)));
+    call.cap = config.attention_softcap * kLog2E;
     call.scratch = scratch;
     const int64_t output_elements = elements_per_word(kernels.format);
     call.output_stride = workspace.attended.stride_words * output_elements;
@@ -123,14 +154,14 @@ void Forward::attend_task(const AttentionTask& task, int64_t index, int64_t kv_h
 
     const AttentionSplit& split = plan.splits[task.split];
     const int64_t first_record = split.first_record + kv_head * split.num_records;
-    call.partials = workspace.partials.row(first_record + task.first_span * call.rows);
+    call.partials = workspace.partials.row(first_record + (task.first_span - split.first_span) * call.rows);
     kernels.attend(call);
     std::atomic<int64_t>& done = workspace.spans_done[task.split * config.num_kv_heads + kv_head];
-    if (done.fetch_add(1, std::memory_order_acq_rel) + 1 < split.num_spans) return;
+    if (done.fetch_add(1, std::memory_order_acq_rel) + 1 < split.last_span - split.first_span) return;
     done.store(0, std::memory_order_relaxed);
     call.partials = workspace.partials.row(first_record);
-    call.first_span = 0;
-    call.last_span = split.num_spans;
+    call.first_span = split.first_span;
+    call.last_span = split.last_span;
     kernels.fold_partials(call);
 }
 
@@ -151,22 +182,31 @@ Forward::Rows Forward::select_rows(Worker& worker) const {
 
 // Everything of a layer that follows attention. Adds to the residual.
 void Forward::finish_layer(Worker& worker, const LayerWeights& layer, const Rows& rows) const {
-    const FloatRows& residual = rows.residual;
     const ElementRows& normed = workspace.normed;
     const ElementRows& gated = workspace.gated;
-    linear(worker,
-           {layer.output, rows.attended.row(0), rows.attended.stride_words, residual.row(0), residual.stride,
-            Epilogue::kAccumulate},
-           rows.count);
-    norm(worker, residual, rows.count, layer.mlp_norm);
+    add_linear(worker, layer.output, rows.attended, layer.attention_post_norm, rows);
+    norm(worker, rows.residual, rows.count, layer.mlp_norm);
     const Epilogue activation = config.activation == Activation::kSilu ? Epilogue::kSiluMul : Epilogue::kGeluMul;
     linear(worker,
            {layer.gate_up, normed.row(0), normed.stride_words, gated.row(0),
             gated.stride_words * elements_per_word(kernels.format), activation},
            rows.count);
-    linear(worker,
-           {layer.down, gated.row(0), gated.stride_words, residual.row(0), residual.stride, Epilogue::kAccumulate},
-           rows.count);
+    add_linear(worker, layer.down, gated, layer.mlp_post_norm, rows);
+}
+
+// Adds a product to the residual, normalised if `post_norm` is given.
+void Forward::add_linear(Worker& worker, const Linear& product, const ElementRows& input, const float* post_norm,
+                         const Rows& rows) const {
+    const FloatRows& output = post_norm ? workspace.branch : rows.residual;
+    const Epilogue epilogue = post_norm ? Epilogue::kStore : Epilogue::kAccumulate;
+    linear(worker, {product, input.row(0), input.stride_words, output.row(0), output.stride, epilogue}, rows.count);
+    if (!post_norm) return;
+    worker.parallel_for(rows.count, row_grain(rows.count), [&](int64_t first, int64_t last) {
+        for (int64_t row = first; row < last; ++row) {
+            kernels.add_rms_norm({workspace.branch.row(row), post_norm, config.rms_norm_eps, config.hidden_size,
+                                  rows.residual.row(row)});
+        }
+    });
 }
 
 void Forward::norm(Worker& worker, const FloatRows& input, int64_t count, const float* weight) const {

@@ -14,9 +14,17 @@
 
 namespace postroad {
 
-// The call of the head that makes logits [rows][vocab_size] of normed rows of the workspace.
-LinearCall head_call(const ModelConfig& config, const Weights& weights, const Workspace& workspace, int64_t first_row,
-                     float* logits);
+// The last linear layer, over normed rows of the workspace. All references must outlive it.
+struct Head {
+    const ModelConfig& config;
+    const Kernels& kernels;
+    const Weights& weights;
+    const Workspace& workspace;
+    int num_threads;
+
+    // Writes logits [count][vocab_size], capped where the model says so. Called by every thread of the team.
+    void run(Worker& worker, int64_t first_row, int64_t count, float* logits) const;
+};
 
 // All references must outlive the step. `logits`: [logit rows][vocab_size]. The step leaves the last layer's normed states
 // of its wanted rows in the workspace, logit rows first.
@@ -26,7 +34,7 @@ struct Forward {
     const Weights& weights;
     const KvCache& cache;
     const StepBatch& batch;
-    const AttentionPlan& plan;
+    const AttentionPlans& plans;
     Workspace& workspace;
     int num_threads;
     float* logits;
@@ -46,10 +54,13 @@ private:
     void project(Worker& worker, const LayerWeights& layer, int64_t index) const;
     void place_heads(Worker& worker, const LayerWeights& layer, int64_t index) const;
     void attend(Worker& worker, int64_t index) const;
-    void attend_task(const AttentionTask& task, int64_t index, int64_t kv_head, uint32_t* scratch) const;
+    void attend_task(const AttentionPlan& plan, const AttentionTask& task, int64_t index, int64_t kv_head,
+                     uint32_t* scratch) const;
     Rows select_rows(Worker& worker) const;
     void finish_layer(Worker& worker, const LayerWeights& layer, const Rows& rows) const;
     void norm(Worker& worker, const FloatRows& input, int64_t count, const float* weight) const;
+    void add_linear(Worker& worker, const Linear& linear, const ElementRows& input, const float* post_norm,
+                    const Rows& rows) const;
     void linear(Worker& worker, const LinearCall& call, int64_t rows) const;
     int64_t row_grain(int64_t rows) const { return std::max<int64_t>(1, rows / (4 * num_threads)); }
 };

@@ -18,7 +18,7 @@ public:
           value_stride_(round_up(config.head_dim, kBlock)),
           key_words_(ceil_div(config.head_dim, elements_per_word(format)) * kBlock),
           head_words_(key_words_ + kBlock / elements_per_word(format) * value_stride_),
-          memory_(sizeof(uint32_t) * config.num_layers * num_blocks_ * block_stride()) {}
+          memory_(sizeof(uint32_t) * config.num_layers() * num_blocks_ * block_stride()) {}
 
     int64_t blocks_per_page() const { return blocks_per_page_; }
     int64_t head_words() const { return head_words_; }      // from one KV head to the next

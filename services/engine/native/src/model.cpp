@@ -7,7 +7,6 @@
 #include "attention_plan.h"
 #include "forward.h"
 #include "isa.h"
-#include "parallel_linear.h"
 
 namespace postroad {
 namespace {
@@ -56,17 +55,16 @@ std::shared_ptr<const float> Model::step(const StepArguments& arguments) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!finished_) throw std::runtime_error("step before finish: the weights are not complete");
     const StepBatch batch(arguments, shape_);
-    const AttentionPlan plan(batch, config_.num_heads, config_.num_kv_heads);
+    const AttentionPlans plans(batch, config_);
     const auto num_wanted = static_cast<int64_t>(batch.wanted_rows.size());
     num_states_ = 0;
-    workspace_.reserve(batch.num_tokens(), num_wanted, plan.num_records,
-                       static_cast<int64_t>(plan.splits.size()));
+    workspace_.reserve(batch.num_tokens(), num_wanted, plans.num_records, plans.num_splits);
     const size_t logit_bytes = sizeof(float) * batch.num_logit_rows * config_.vocab_size;
     // A caller that still holds the last step's logits keeps their memory: only the model's own share goes.
     if (logit_bytes > logits_->size()) logits_ = std::make_shared<HugePages>(logit_bytes);
     if (batch.num_tokens() > 0) {
         const Forward forward{
-            config_, kernels_, weights_, cache_, batch, plan, workspace_, pool_.size(), logits_->as<float>()};
+            config_, kernels_, weights_, cache_, batch, plans, workspace_, pool_.size(), logits_->as<float>()};
         pool_.run([&forward](Worker& worker) { forward.run(worker); });
     }
     first_state_ = batch.num_logit_rows;
@@ -92,8 +90,8 @@ void Model::state_logits(int64_t first, int64_t count, float* output) {
     if (first < 0 || count < 0 || first > num_states_ - count) {
         throw std::out_of_range("the last step has no such state rows");
     }
-    const LinearCall call = head_call(config_, weights_, workspace_, first_state_ + first, output);
-    pool_.run([&](Worker& worker) { parallel_linear(worker, kernels_, pool_.size(), call, count); });
+    const Head head{config_, kernels_, weights_, workspace_, pool_.size()};
+    pool_.run([&](Worker& worker) { head.run(worker, first_state_ + first, count, output); });
 }
 
 }  // namespace postroad

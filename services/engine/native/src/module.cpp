@@ -50,17 +50,36 @@ Format weight_format(const std::string& name) {
     throw nb::value_error(("weight_format must be bf16 or f32, not " + name).c_str());
 }
 
-std::vector<float> inverse_frequencies(const nb::dict& config) {
-    const auto array =
-        field<nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>>(config, "rope_inv_freq");
-    return {array.data(), array.data() + array.size()};
+std::vector<RopeConfig> ropes(const nb::dict& config) {
+    using Frequencies = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+    const auto frequencies = field<std::vector<Frequencies>>(config, "rope_inv_freqs");
+    const auto factors = field<std::vector<float>>(config, "rope_attention_factors");
+    if (factors.size() != frequencies.size()) {
+        throw nb::value_error("rope_attention_factors must have one number per array of rope_inv_freqs");
+    }
+    std::vector<RopeConfig> ropes;
+    for (size_t i = 0; i < factors.size(); ++i) {
+        const Frequencies& array = frequencies[i];
+        ropes.push_back({{array.data(), array.data() + array.size()}, factors[i]});
+    }
+    return ropes;
+}
+
+std::vector<LayerConfig> layers(const nb::dict& config) {
+    const auto windows = field<std::vector<std::optional<int64_t>>>(config, "layer_windows");
+    const auto ropes = field<std::vector<std::optional<int64_t>>>(config, "layer_ropes");
+    if (windows.size() != ropes.size()) throw nb::value_error("layer_ropes must be as long as layer_windows");
+    std::vector<LayerConfig> layers;
+    for (size_t i = 0; i < windows.size(); ++i) {
+        layers.push_back({windows[i].value_or(kNoWindow), ropes[i].value_or(kNoRope)});
+    }
+    return layers;
 }
 
 ModelConfig model_config(const nb::dict& fields) {
     ModelConfig config;
     config.hidden_size = field<int64_t>(fields, "hidden_size");
     config.intermediate_size = field<int64_t>(fields, "intermediate_size");
-    config.num_layers = field<int64_t>(fields, "num_layers");
     config.num_heads = field<int64_t>(fields, "num_heads");
     config.num_kv_heads = field<int64_t>(fields, "num_kv_heads");
     config.head_dim = field<int64_t>(fields, "head_dim");
@@ -72,10 +91,14 @@ ModelConfig model_config(const nb::dict& fields) {
     config.mlp_bias = field<bool>(fields, "mlp_bias");
     config.qk_norm = field<bool>(fields, "qk_norm");
     config.activation = activation(field<std::string>(fields, "activation"));
-    config.rope_inv_freq = inverse_frequencies(fields);
-    if (fields.contains("rope_attention_scale")) {
-        config.rope_attention_scale = field<float>(fields, "rope_attention_scale");
-    }
+    config.post_norms = field<bool>(fields, "post_norms");
+    config.norm_offset = field<float>(fields, "norm_offset");
+    config.embedding_scale = field<float>(fields, "embedding_scale");
+    config.attention_scale = field<float>(fields, "attention_scale");
+    config.attention_softcap = field<std::optional<float>>(fields, "attention_softcap").value_or(0.0f);
+    config.final_softcap = field<std::optional<float>>(fields, "final_softcap").value_or(0.0f);
+    config.layers = layers(fields);
+    config.ropes = ropes(fields);
     return config;
 }
 
@@ -158,10 +181,12 @@ void register_model(nb::module_& module) {
             },
             nb::arg("config"), nb::kw_only(), nb::arg("num_pages"), nb::arg("page_size"), nb::arg("threads"),
             nb::arg("weight_format") = "bf16", nb::arg("isa") = "auto",
-            "config: hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads, head_dim, vocab_size,\n"
-            "rms_norm_eps, tie_word_embeddings, qkv_bias, o_bias, mlp_bias, qk_norm, activation ('silu' or\n"
-            "'gelu_tanh'), rope_inv_freq (float32 [head_dim / 2], scaled) and, where it is not 1, "
-            "rope_attention_scale.\n"
+            "config: hidden_size, intermediate_size, num_heads, num_kv_heads, head_dim, vocab_size, rms_norm_eps,\n"
+            "tie_word_embeddings, qkv_bias, o_bias, mlp_bias, qk_norm, activation ('silu' or 'gelu_tanh'),\n"
+            "post_norms, norm_offset, embedding_scale, attention_scale, attention_softcap and final_softcap\n"
+            "(None: no cap); per layer: layer_windows (keys that a token sees, None: all) and layer_ropes (which\n"
+            "rope turns queries and keys, None: none does); per rope: rope_inv_freqs (float32 [turned / 2], scaled)\n"
+            "and rope_attention_factors (of cosines and sines).\n"
             "page_size: tokens, a multiple of 16. weight_format: 'bf16' or 'f32', also of the KV cache.\n"
             "isa: one of supported_isas(), or 'auto'. Raises ValueError for what makes no sense.")
         .def_prop_ro("isa", &Model::isa, "The instruction set in use.")

@@ -35,9 +35,9 @@ public:
         return measures() ? nullptr : weights_.memory_.as<uint32_t>() + first;
     }
 
-    const float* vector(const std::string& name, int64_t size) {
+    const float* vector(const std::string& name, int64_t size, float offset) {
         uint32_t* data = words(size);
-        place(name, {Place::Kind::kVector, 1, size, data, 0, kPanel, 0});
+        place(name, {Place::Kind::kVector, 1, size, data, 0, kPanel, 0, offset});
         return reinterpret_cast<const float*>(data);
     }
 
@@ -97,22 +97,31 @@ Weights::Weights(const ModelConfig& config, Format format)
 
 void Weights::lay_out(const ModelConfig& config, Allocator& allocator) {
     const int64_t hidden = config.hidden_size;
+    const auto norm = [&](const std::string& name, int64_t size) {
+        return allocator.vector(name + ".weight", size, config.norm_offset);
+    };
     layers_.clear();
-    for (int64_t index = 0; index < config.num_layers; ++index) {
+    for (int64_t index = 0; index < config.num_layers(); ++index) {
         const std::string layer = "model.layers." + std::to_string(index);
         const std::string attention = layer + ".self_attn";
         LayerWeights weights{};
-        weights.attention_norm = allocator.vector(layer + ".input_layernorm.weight", hidden);
+        weights.attention_norm = norm(layer + ".input_layernorm", hidden);
         weights.qkv = allocator.linear({{attention + ".q_proj", config.q_size()},
                                         {attention + ".k_proj", config.kv_size()},
                                         {attention + ".v_proj", config.kv_size()}},
                                        hidden, config.qkv_bias);
         if (config.qk_norm) {
-            weights.q_norm = allocator.vector(attention + ".q_norm.weight", config.head_dim);
-            weights.k_norm = allocator.vector(attention + ".k_norm.weight", config.head_dim);
+            weights.q_norm = norm(attention + ".q_norm", config.head_dim);
+            weights.k_norm = norm(attention + ".k_norm", config.head_dim);
         }
         weights.output = allocator.linear({{attention + ".o_proj", hidden}}, config.q_size(), config.o_bias);
-        weights.mlp_norm = allocator.vector(layer + ".post_attention_layernorm.weight", hidden);
+        if (config.post_norms) {
+            weights.attention_post_norm = norm(layer + ".post_attention_layernorm", hidden);
+            weights.mlp_post_norm = norm(layer + ".post_feedforward_layernorm", hidden);
+        }
+        // Where there is a norm behind attention, it has the name that is otherwise that of the norm before the MLP.
+        weights.mlp_norm =
+            norm(layer + (config.post_norms ? ".pre_feedforward_layernorm" : ".post_attention_layernorm"), hidden);
         weights.gate_up = allocator.linear(
             {{layer + ".mlp.gate_proj", config.intermediate_size}, {layer + ".mlp.up_proj", config.intermediate_size}},
             hidden, config.mlp_bias, /*interleaved=*/true);
@@ -120,7 +129,7 @@ void Weights::lay_out(const ModelConfig& config, Allocator& allocator) {
             allocator.linear({{layer + ".mlp.down_proj", hidden}}, config.intermediate_size, config.mlp_bias);
         layers_.push_back(weights);
     }
-    final_norm_ = allocator.vector("model.norm.weight", hidden);
+    final_norm_ = norm("model.norm", hidden);
     const std::string head = tied_ ? "model.embed_tokens" : "lm_head";
     lm_head_ = allocator.linear({{head, config.vocab_size}}, hidden, false);
     if (!tied_) table_ = allocator.table("model.embed_tokens.weight", config.vocab_size, hidden);
@@ -155,7 +164,7 @@ void Weights::fill_vector(const Place& place, const SourceTensor& tensor) {
     std::vector<float> values(place.columns);
     pack_vector(tensor, place.columns, values.data());
     for (int64_t i = 0; i < place.columns; ++i) {
-        place.words[packed_feature(i, place.first_feature, place.interleave)] = float_bits(values[i]);
+        place.words[packed_feature(i, place.first_feature, place.interleave)] = float_bits(values[i] + place.offset);
     }
 }
 

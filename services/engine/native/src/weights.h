@@ -28,9 +28,11 @@ struct LayerWeights {
     const float* q_norm;          // [head_dim], null without qk_norm
     const float* k_norm;
     Linear output;
-    const float* mlp_norm;  // [hidden_size]
+    const float* attention_post_norm;  // [hidden_size], null without post_norms
+    const float* mlp_norm;             // [hidden_size]
     Linear gate_up;         // panels of 16 gate and 16 up features, see Epilogue::kSiluMul
     Linear down;
+    const float* mlp_post_norm;  // [hidden_size], null without post_norms
 };
 
 // Owns all weights in one mapping. Every tensor of the checkpoint has its place before it is read.
@@ -61,6 +63,7 @@ private:
         int64_t first_feature;  // of the packed linear
         int64_t interleave;     // kPanel / 2 for gate and up (every other half panel), else kPanel
         int64_t row_words;      // of a packed input row or a row of the table
+        float offset = 0.0f;    // added to the numbers of a vector
         bool filled = false;
     };
     struct Part {

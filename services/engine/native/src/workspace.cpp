@@ -31,7 +31,7 @@ int64_t grown(int64_t capacity, int64_t needed) { return std::max(needed, capaci
 }  // namespace
 
 Workspace::Workspace(const ModelConfig& config, Format format, int num_threads) : config_(config), format_(format) {
-    const int64_t group = config.num_heads / config.num_kv_heads;
+    const int64_t group = config.group_size();
     const int64_t rows = task_tokens(group) * group;
     const int64_t attention = attention_scratch_words(static_cast<int>(rows), round_up(config.head_dim, kBlock));
     reserve_rows(thread_scratch, num_threads, std::max(attention, config.head_dim));
@@ -67,8 +67,11 @@ void Workspace::reserve_tokens(int64_t tokens) {
     reserve_rows(queries, tokens * config_.num_heads, config_.head_dim, format_);
     reserve_rows(attended, tokens, config_.q_size(), format_);
     reserve_rows(gated, tokens, config_.intermediate_size, format_);
-    reserve_rows(cosines, tokens, config_.head_dim / 2);
-    reserve_rows(sines, tokens, config_.head_dim / 2);
+    if (config_.post_norms) reserve_rows(branch, tokens, config_.hidden_size);
+    int64_t angles = 0;
+    for (const RopeConfig& rope : config_.ropes) angles += rope.half();
+    reserve_rows(cosines, tokens, angles);
+    reserve_rows(sines, tokens, angles);
     token_capacity = tokens;
 }
 

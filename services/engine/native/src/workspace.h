@@ -34,8 +34,9 @@ struct Workspace {
     ElementRows attended;     // [tokens][q_size]
     ElementRows last_attended;
     ElementRows gated;   // [tokens][intermediate_size]
-    FloatRows cosines;   // [tokens][head_dim / 2]
-    FloatRows sines;     // [tokens][head_dim / 2]
+    FloatRows branch;    // [tokens][hidden_size], what a post-norm is for; empty without them
+    FloatRows cosines;   // [tokens][half a turned head of each rope, one after another]
+    FloatRows sines;     // likewise
     FloatRows partials;  // attention records
     FloatRows thread_scratch;
     std::unique_ptr<std::atomic<int64_t>[]> spans_done;  // per split and KV head

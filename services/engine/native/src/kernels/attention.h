@@ -55,10 +55,16 @@ struct Record {
         : values(record), largest(record[value_stride]), sum(record[value_stride + 1]) {}
 };
 
-// Keys that row `row` sees in the span that starts at `first_key`: at most `available`, may be 0.
-inline int visible_keys(const AttentionCall& call, int row, int64_t first_key, int available) {
-    const int64_t count = call.first_position + row / call.group + 1 - first_key;
-    return static_cast<int>(count < 0 ? 0 : count < available ? count : available);
+// Keys of a span, counted from its first one; `last` is exclusive.
+struct Keys {
+    int first, last;
+};
+
+// Those that row `row` sees in the span that starts at `first_key`, of which there are `available`; may be none.
+inline Keys visible_keys(const AttentionCall& call, int row, int64_t first_key, int available) {
+    const auto bounded = [&](int64_t key) { return static_cast<int>(key < 0 ? 0 : key < available ? key : available); };
+    const int64_t position = call.first_position + row / call.group - first_key;
+    return {bounded(position + 1 - call.window), bounded(position + 1)};
 }
 
 template <class Fmt, int kRows, bool kFetches>
@@ -95,29 +101,42 @@ inline void score_blocks(const AttentionCall& call, const int32_t* blocks, int n
     }
 }
 
+// x where a row sees the keys from `key` on, `other` where not.
+inline simd::Floats where_visible(simd::Floats x, int key, Keys visible, simd::Floats other) {
+    const simd::Floats kept = simd::keep_first(x, visible.last - key, other);
+    return key < visible.first ? simd::keep_first(other, visible.first - key, kept) : kept;
+}
+
+inline void cap_row(const AttentionCall& call, Keys keys, float* scores) {
+    const simd::Floats cap = simd::broadcast(call.cap);
+    for (int key = keys.first; key < keys.last; key += simd::kWidth) {
+        simd::store(scores + key, simd::mul(tanh(simd::load(scores + key)), cap));
+    }
+}
+
 // Scores become weights 2^(score - largest), as elements; keys that the row does not see get weight 0.
 template <class Fmt>
-inline void weigh_row(const float* scores, float scale, int visible, int computed, typename Fmt::Element* weights,
+inline void weigh_row(const float* scores, Keys visible, Keys computed, typename Fmt::Element* weights,
                       float& largest, float& sum) {
-    const simd::Floats scales = simd::broadcast(scale);
     const simd::Floats lowest = simd::broadcast(-3.0e38f);
+    const int first = visible.first / simd::kWidth * simd::kWidth;
     simd::Floats maxima = lowest;
-    for (int key = 0; key < visible; key += simd::kWidth) {
-        const simd::Floats score = simd::mul(simd::load(scores + key), scales);
-        maxima = simd::max(simd::keep_first(score, visible - key, lowest), maxima);
+    for (int key = first; key < visible.last; key += simd::kWidth) {
+        maxima = simd::max(where_visible(simd::load(scores + key), key, visible, lowest), maxima);
     }
     largest = simd::largest(maxima);
     const simd::Floats offset = simd::broadcast(largest);
     simd::Floats sums = simd::zero();
-    int key = 0;
-    for (; key < visible; key += simd::kWidth) {
-        const simd::Floats score = simd::mul(simd::load(scores + key), scales);
-        const simd::Floats weight = simd::keep_first(exp2(simd::sub(score, offset)), visible - key, simd::zero());
-        sums = simd::add(sums, weight);
-        simd::store_elements(weights + key, weight);
+    int key = computed.first;
+    for (; key < first; key += simd::kWidth) simd::store_elements(weights + key, simd::zero());
+    for (; key < visible.last; key += simd::kWidth) {
+        const simd::Floats weight = exp2(simd::sub(simd::load(scores + key), offset));
+        const simd::Floats seen = where_visible(weight, key, visible, simd::zero());
+        sums = simd::add(sums, seen);
+        simd::store_elements(weights + key, seen);
     }
     sum = simd::sum(sums);
-    for (; key < computed; key += simd::kWidth) simd::store_elements(weights + key, simd::zero());
+    for (; key < computed.last; key += simd::kWidth) simd::store_elements(weights + key, simd::zero());
 }
 
 template <class Fmt, int kVectors>
@@ -136,16 +155,21 @@ inline void weigh_values(const AttentionCall& call, const int32_t* blocks, int n
 template <class Fmt>
 inline void attend_span(const AttentionCall& call, int64_t span, float* scores, uint32_t* weights, float* records) {
     const int64_t first_key = span * kSpan;
-    const int num_keys = visible_keys(call, call.rows - 1, first_key, kSpan);
-    const int num_blocks = static_cast<int>(ceil_div(num_keys, kBlock));
-    const int32_t* blocks = call.blocks + first_key / kBlock;
-    score_blocks<Fmt>(call, blocks, num_blocks, scores);
+    const int last_key = visible_keys(call, call.rows - 1, first_key, kSpan).last;
+    const int first_block = visible_keys(call, 0, first_key, last_key).first / kBlock;
+    const int num_blocks = static_cast<int>(ceil_div(last_key, kBlock)) - first_block;
+    const Keys computed{first_block * kBlock, (first_block + num_blocks) * kBlock};
+    const int32_t* blocks = call.blocks + first_key / kBlock + first_block;
+    score_blocks<Fmt>(call, blocks, num_blocks, scores + computed.first);
     for (int row = 0; row < call.rows; ++row) {
         const Record record(records + row * (call.value_stride + kRecordTail), call.value_stride);
         auto* row_weights = reinterpret_cast<typename Fmt::Element*>(weights) + row * kSpan;
-        weigh_row<Fmt>(scores + row * kSpan, call.scale, visible_keys(call, row, first_key, num_keys),
-                       num_blocks * kBlock, row_weights, record.largest, record.sum);
+        float* row_scores = scores + row * kSpan;
+        if (call.cap > 0.0f) cap_row(call, computed, row_scores);
+        weigh_row<Fmt>(row_scores, visible_keys(call, row, first_key, last_key), computed, row_weights, record.largest,
+                       record.sum);
     }
+    weights += computed.first / Fmt::kPerWord;
     constexpr int kColumns = simd::kTileVectors * simd::kWidth;
     int64_t column = 0;
     for (; column + kColumns <= call.value_stride; column += kColumns) {

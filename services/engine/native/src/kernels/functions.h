@@ -30,6 +30,13 @@ inline float exp2(float x) {
     return lanes[0];
 }
 
+// Off by 2^-23 at most; so near 0 not in relation to itself.
+inline simd::Floats tanh(simd::Floats x) {
+    const simd::Floats one = simd::broadcast(1.0f);
+    const simd::Floats exponential = exp2(simd::mul(x, simd::broadcast(2.0f * kLog2E)));
+    return simd::sub(one, simd::div(simd::broadcast(2.0f), simd::add(one, exponential)));
+}
+
 // x / (1 + e^-x)
 inline simd::Floats silu(simd::Floats x) {
     const simd::Floats exponential = exp2(simd::mul(x, simd::broadcast(-kLog2E)));

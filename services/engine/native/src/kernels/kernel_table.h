@@ -12,8 +12,16 @@ namespace {
 
 template <class Fmt>
 constexpr Kernels kernel_table(const char* isa, Format format) {
-    return Kernels{isa,           format,     simd::kTileRows,        linear<Fmt>,
-                   rms_norm<Fmt>, heads<Fmt>, attention::attend<Fmt>, attention::fold_partials<Fmt>};
+    return Kernels{isa,
+                   format,
+                   simd::kTileRows,
+                   linear<Fmt>,
+                   rms_norm<Fmt>,
+                   add_rms_norm,
+                   heads<Fmt>,
+                   attention::attend<Fmt>,
+                   attention::fold_partials<Fmt>,
+                   soften};
 }
 
 }  // namespace

@@ -55,14 +55,16 @@ struct RmsNormCall {
     void* output;  // elements
 };
 
-// One token's heads: normalised where the model says so, rotated, and queries, keys and values put where they belong.
+// One token's heads: normalised and rotated where the model says so, and queries, keys and values put where they belong.
 struct HeadsCall {
     const float* projected;  // queries, keys, values: [num_heads + 2 * num_kv_heads][head_dim]
     int num_heads, num_kv_heads, head_dim;
     const float* q_norm;  // [head_dim] or null
     const float* k_norm;
     float norm_eps;
-    const float* cosines;  // [head_dim / 2]
+    float query_scale;
+    int rotated_pairs;     // the first so many elements of a head turn with so many after them; 0: none does
+    const float* cosines;  // [rotated_pairs]
     const float* sines;
     float* scratch;        // [head_dim]
     void* queries;         // elements; of KV head 0
@@ -82,6 +84,7 @@ struct AttentionCall {
     int64_t query_stride;     // words
     int rows, group;
     int64_t first_position;
+    int64_t window;                 // keys that a row sees, the one at its own position included
     int64_t first_span, last_span;  // spans of kSpan keys, last exclusive
     const int32_t* blocks;          // the sequence's blocks
     const uint32_t* keys;           // block 0 of this layer and KV head
@@ -89,7 +92,7 @@ struct AttentionCall {
     int64_t block_stride;  // words from one block to the next
     int head_dim;
     int64_t value_stride;   // words of a row of values, a multiple of 16
-    float scale;            // of scores, times log2(e)
+    float cap;              // scores s, of queries that are scaled, become cap * tanh(s); 0: they do not
     uint32_t* scratch;      // attention_scratch_words(...)
     float* partials;        // null: spans are folded and written to `output`; else one record per span and row:
                             // [last_span - first_span][rows][value_stride + kRecordTail]
@@ -110,10 +113,13 @@ struct Kernels {
     // Rows [first_row, last_row) of panels [first_panel, last_panel).
     void (*linear)(const LinearCall&, int64_t first_row, int64_t last_row, int64_t first_panel, int64_t last_panel);
     void (*rms_norm)(const RmsNormCall&);
+    void (*add_rms_norm)(const RmsNormCall&);  // output, float32, += the normalised input
     void (*heads)(const HeadsCall&);
     void (*attend)(const AttentionCall&);
     // The end of an attention whose spans were computed apart: `partials` holds all spans, in order.
     void (*fold_partials)(const AttentionCall&);
+    // Each x becomes cap * tanh(x / cap).
+    void (*soften)(float* x, int64_t size, float cap);
 };
 
 const Kernels& portable_kernels(Format format);

@@ -1,6 +1,7 @@
 // What is done to a row at a time: the norm before a linear layer, and a token's heads on their way to attention.
 #pragma once
 
+#include "kernels/functions.h"
 #include "kernels/kernels.h"
 
 namespace postroad {
@@ -46,9 +47,33 @@ void rms_norm(const RmsNormCall& call) {
     for (; i < call.size; ++i) store_element(output + i, call.input[i] * factor * call.weight[i]);
 }
 
+inline void add_rms_norm(const RmsNormCall& call) {
+    auto* output = static_cast<float*>(call.output);
+    const float factor = inverse_rms(call.input, call.size, call.eps);
+    const simd::Floats factors = simd::broadcast(factor);
+    int64_t i = 0;
+    for (; i + simd::kWidth <= call.size; i += simd::kWidth) {
+        const simd::Floats normed = simd::mul(simd::load(call.input + i), factors);
+        simd::store(output + i, simd::add(simd::load(output + i), simd::mul(normed, simd::load(call.weight + i))));
+    }
+    for (; i < call.size; ++i) output[i] += call.input[i] * factor * call.weight[i];
+}
+
+inline void soften(float* x, int64_t size, float cap) {
+    const simd::Floats caps = simd::broadcast(cap), inverse = simd::broadcast(1.0f / cap);
+    const auto softened = [&](simd::Floats values) { return simd::mul(tanh(simd::mul(values, inverse)), caps); };
+    int64_t i = 0;
+    for (; i + simd::kWidth <= size; i += simd::kWidth) simd::store(x + i, softened(simd::load(x + i)));
+    for (; i < size; ++i) {
+        float lanes[simd::kWidth];
+        simd::store(lanes, softened(simd::broadcast(x[i])));
+        x[i] = lanes[0];
+    }
+}
+
 // Normalises a head if `weight` is given, rotates it (half-split layout), and leaves it in `output`.
 inline void turn_head(const HeadsCall& call, const float* head, const float* weight, float* output) {
-    const int half = call.head_dim / 2;
+    const int half = call.rotated_pairs;
     const float factor = weight ? inverse_rms(head, call.head_dim, call.norm_eps) : 1.0f;
     for (int i = 0; i < call.head_dim; ++i) output[i] = weight ? head[i] * factor * weight[i] : head[i];
     for (int i = 0; i < half; ++i) {
@@ -92,6 +117,7 @@ void heads(const HeadsCall& call) {
     const int group = call.num_heads / call.num_kv_heads;
     for (int h = 0; h < call.num_heads; ++h, head += call.head_dim) {
         turn_head(call, head, call.q_norm, call.scratch);
+        for (int i = 0; i < call.head_dim; ++i) call.scratch[i] *= call.query_scale;
         auto* query = static_cast<typename Fmt::Element*>(call.queries) + h / group * call.group_stride +
                       h % group * call.query_stride;
         store_row(query, call.scratch, call.head_dim);
