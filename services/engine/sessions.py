@@ -86,10 +86,10 @@ class FrameSession:
             raise HandleInUse(f"the session has a running request with the handle {handle}", "handle")
 
     def put_token(self, handle: int, token_id: int) -> None:
+        if not self._token_ids:
+            self._wake.set()
         self._handles.append(handle)
         self._token_ids.append(token_id)
-        if not self._wake.is_set():
-            self._wake.set()
 
     def put_logprobs(self, handle: int, logprobs: TokenLogprobs) -> None:
         """Those of the tokens that were put for the handle just before."""

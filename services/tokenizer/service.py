@@ -17,7 +17,7 @@ from structlog.typing import FilteringBoundLogger
 from services.common.errors import InvalidArgument, NotReady, PostroadError, rpc_errors
 from services.common.live_requests import LiveRequests
 from services.common.request_context import RequestContext
-from services.common.tracing import Tracing
+from services.common.tracing import OpenSpan, Tracing
 from services.pb.postroad.v1 import debug_pb2, engine_pb2, tokenizer_pb2, tokenizer_pb2_grpc
 from services.tokenizer.chat import Chat, parse_chat
 from services.tokenizer.metrics import TokenizerMetrics
@@ -37,12 +37,18 @@ T = TypeVar("T")
 class _Request:
     """One request while it is in the station."""
 
+    method: str
+    request_id: str
+    span: OpenSpan
     arrival_ns: int  # time.perf_counter_ns
     tokens: int = 0
     outcome: str = "ok"
+    elapsed_us: int = 0
 
-    def elapsed_us(self) -> int:
-        return (time.perf_counter_ns() - self.arrival_ns) // 1000
+    def take_time(self) -> int:
+        """Notes the time until now, microseconds."""
+        self.elapsed_us = (time.perf_counter_ns() - self.arrival_ns) // 1000
+        return self.elapsed_us
 
 
 class TokenizerService(tokenizer_pb2_grpc.TokenizerServicer):
@@ -88,7 +94,7 @@ class TokenizerService(tokenizer_pb2_grpc.TokenizerServicer):
             job = partial(_encode, tokenizer, self._limit(tokenizer), request)
             response = await self._run(request.ByteSize(), job)
             current.tokens = sum(len(encoding.ids) for encoding in response.encodings)
-            response.elapsed_us = current.elapsed_us()
+            response.elapsed_us = current.take_time()
         return response
 
     async def RenderChat(
@@ -98,7 +104,7 @@ class TokenizerService(tokenizer_pb2_grpc.TokenizerServicer):
             job = partial(_render_chat, tokenizer, self._limit(tokenizer), request)
             response = await self._run(request.ByteSize(), job)
             current.tokens = len(response.ids)
-            response.elapsed_us = current.elapsed_us()
+            response.elapsed_us = current.take_time()
         return response
 
     async def _run(self, size: int, job: Callable[[], T]) -> T:
@@ -109,44 +115,44 @@ class TokenizerService(tokenizer_pb2_grpc.TokenizerServicer):
 
     @asynccontextmanager
     async def _request(self, method: str, context: Context) -> AsyncIterator[tuple[_Request, ModelTokenizer]]:
-        """Around a handler's body: errors, the count of live requests, metrics, span and log line."""
+        """Around a handler's body: errors, the count of live requests and, once the answer is out, the report."""
+        arrival_ns = time.perf_counter_ns()
         caller = RequestContext.from_grpc(context)
-        current = _Request(arrival_ns=time.perf_counter_ns())
         span = self._tracing.open(f"tokenizer.{method}", caller.traceparent)
-        try:
-            async with rpc_errors(context, self._log, caller.request_id):
-                try:
-                    with self._live.enter():
-                        if self._tokenizer is None:
-                            raise NotReady("the tokenizer files have not arrived from the engine yet")
-                        yield current, self._tokenizer
-                except PostroadError as error:
-                    current.outcome = error.reason.lower()
-                    raise
-                except asyncio.CancelledError:
-                    current.outcome = "cancelled"
-                    raise
-                except Exception:
-                    current.outcome = "internal"
-                    raise
-        finally:
-            self._report(method, caller.request_id, current)
-            failed = current.outcome not in ("ok", "cancelled")
-            span.end({"postroad.tokens": current.tokens}, current.outcome if failed else None)
+        current = _Request(method, caller.request_id, span, arrival_ns)
+        context.add_done_callback(lambda _: self._report(current))  # type: ignore[arg-type]
+        async with rpc_errors(context, self._log, caller.request_id):
+            try:
+                with self._live.enter():
+                    if self._tokenizer is None:
+                        raise NotReady("the tokenizer files have not arrived from the engine yet")
+                    yield current, self._tokenizer
+            except PostroadError as error:
+                current.outcome = error.reason.lower()
+                raise
+            except asyncio.CancelledError:
+                current.outcome = "cancelled"
+                raise
+            except Exception:
+                current.outcome = "internal"
+                raise
+            finally:
+                current.take_time()
 
-    def _report(self, method: str, request_id: str, current: _Request) -> None:
-        elapsed_us = current.elapsed_us()
-        self._metrics.seconds.labels(method).observe(elapsed_us / 1e6)
-        self._metrics.requests.labels(method, current.outcome).inc()
+    def _report(self, current: _Request) -> None:
+        self._metrics.seconds.labels(current.method).observe(current.elapsed_us / 1e6)
+        self._metrics.requests.labels(current.method, current.outcome).inc()
         self._metrics.tokens.inc(current.tokens)
         self._log.info(
             "request",
-            request_id=request_id,
-            method=method,
+            request_id=current.request_id,
+            method=current.method,
             outcome=current.outcome,
             tokens=current.tokens,
-            tokenise_ms=round(elapsed_us / 1000, 3),
+            tokenise_ms=round(current.elapsed_us / 1000, 3),
         )
+        failed = current.outcome not in ("ok", "cancelled")
+        current.span.end({"postroad.tokens": current.tokens}, current.outcome if failed else None)
 
 
 # The responses are built by the worker as well: a million ids take tens of milliseconds.

@@ -208,6 +208,7 @@ async def test_fieldbug_25_cancelled_calls_leave_nothing(station: RunningStation
     for one in calls:
         one.cancel()
     await station.until_idle()
+    await station.until(lambda _: len(station.request_logs()) == 4)  # told after the calls have ended
     assert {entry["outcome"] for entry in station.request_logs()} == {"cancelled"}
     assert (await encode(station, "still here")).encodings[0].ids
 
