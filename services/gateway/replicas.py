@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import grpc
@@ -102,18 +101,9 @@ class Engine(Station):
     def __init__(self, address: str, log: FilteringBoundLogger, on_change: Callable[[], None]) -> None:
         super().__init__("engine", address, "postroad.v1.Engine", log)
         self.card: ModelCard | None = None  # of the last connection; kept while the engine is away
-        self.in_flight = 0
+        self.in_flight = 0  # calls of this gateway that name the engine
         self._on_change = on_change
         self._stub = engine_pb2_grpc.EngineStub(self.channel)
-
-    @contextmanager
-    def request(self) -> Iterator[None]:
-        """Counts a request while it runs."""
-        self.in_flight += 1
-        try:
-            yield
-        finally:
-            self.in_flight -= 1
 
     async def _prepare(self) -> bool:
         while self.channel.get_state() is grpc.ChannelConnectivity.READY:
@@ -159,18 +149,20 @@ class Engines:
         """Whether a replica serves now."""
         return self._any_serving.is_set()
 
-    async def choose(self, until: float, avoid: Engine | None = None) -> Engine:
-        """The serving replica with the fewest requests; `avoid` only where there is no other.
+    def least_busy(self, avoid: Engine | None = None) -> Engine | None:
+        """The serving replica with the fewest requests; `avoid` only where there is no other. None: none serves."""
+        serving = [engine for engine in self.replicas if engine.serving.is_set()]
+        return min(serving, key=lambda engine: (engine is avoid, engine.in_flight), default=None)
 
-        Waits for one until `until` (time.monotonic()), then raises NotReady.
-        """
-        while not (serving := [engine for engine in self.replicas if engine.serving.is_set()]):
+    async def choose(self, until: float, avoid: Engine | None = None) -> Engine:
+        """As `least_busy`, but waits for one until `until` (time.monotonic()), then raises NotReady."""
+        while (engine := self.least_busy(avoid)) is None:
             try:
                 async with asyncio.timeout(until - time.monotonic()):
                     await self._any_serving.wait()
             except TimeoutError:
                 raise NotReady("no engine is ready") from None
-        return min(serving, key=lambda engine: (engine is avoid, engine.in_flight))
+        return engine
 
     def _update(self) -> None:
         if any(engine.serving.is_set() for engine in self.replicas):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing
-from dataclasses import replace
+from contextlib import aclosing, closing
 from functools import partial
 from typing import TypeVar
 
@@ -17,6 +16,7 @@ from services.common.request_context import RequestContext
 from services.gateway import wire
 from services.gateway.deltas import Delta
 from services.gateway.errors import is_transient, rename_field
+from services.gateway.generate_call import CallAhead, GenerateCall, GenerateCalls
 from services.gateway.merging import merge
 from services.gateway.prompts import ChatPrompt, IdsPrompts, Prompts, TextPrompts
 from services.gateway.replicas import Engine, Station, Stations
@@ -42,12 +42,22 @@ class Road:
         self._log = log
         self._tokenizer = tokenizer_pb2_grpc.TokenizerStub(stations.tokenizer.channel)
         self._detokenizer = detokenizer_pb2_grpc.DetokenizerStub(stations.detokenizer.channel)
+        self._generate_calls = GenerateCalls(stations.detokenizer.channel)
 
-    async def token_ids(self, prompts: Prompts, context: RequestContext, times: RequestTimes) -> list[list[int]]:
-        """The token ids of each prompt. Raises what the tokenizer raises, or Unavailable when it does not come back."""
+    async def token_ids(
+        self,
+        prompts: Prompts,
+        context: RequestContext,
+        times: RequestTimes,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> list[list[int]]:
+        """The token ids of each prompt. Raises what the tokenizer raises, or Unavailable when it does not come back.
+
+        `meanwhile` is called while the tokenizer works, for what can be done until it answers.
+        """
         if isinstance(prompts, IdsPrompts):
             return prompts.ids
-        call = partial(self._tokenise, prompts, context, times)
+        call = partial(self._tokenise, prompts, context, times, meanwhile)
         return await self._with_retry(call, self._stations.tokenizer, context)
 
     async def text_of(self, ids: list[int], skip_special_tokens: bool, context: RequestContext) -> str:
@@ -77,18 +87,23 @@ class Road:
             raise self._typed(error, "detokenizer", context) from None
 
     async def _tokenise(
-        self, prompts: TextPrompts | ChatPrompt, context: RequestContext, times: RequestTimes
+        self,
+        prompts: TextPrompts | ChatPrompt,
+        context: RequestContext,
+        times: RequestTimes,
+        meanwhile: Callable[[], None],
     ) -> list[list[int]]:
         times.tokenise_start = time.monotonic_ns()
         metadata, timeout = context.metadata(), context.time_remaining()
         try:
             if isinstance(prompts, ChatPrompt):
-                render = wire.render_request(prompts)
-                ids = [(await self._tokenizer.RenderChat(render, metadata=metadata, timeout=timeout)).ids]
+                rendering = self._tokenizer.RenderChat(wire.render_request(prompts), metadata=metadata, timeout=timeout)
+                meanwhile()
+                ids = [(await rendering).ids]
             else:
-                encode = wire.encode_request(prompts)
-                encodings = (await self._tokenizer.Encode(encode, metadata=metadata, timeout=timeout)).encodings
-                ids = [encoding.ids for encoding in encodings]
+                encoding = self._tokenizer.Encode(wire.encode_request(prompts), metadata=metadata, timeout=timeout)
+                meanwhile()
+                ids = [one.ids for one in (await encoding).encodings]
         except grpc.aio.AioRpcError as error:
             typed = self._typed(error, "tokenizer", context)
             if isinstance(prompts, TextPrompts) and len(prompts.texts) == 1:
@@ -97,39 +112,52 @@ class Road:
         times.tokenise_end = time.monotonic_ns()
         return [list(of_one) for of_one in ids]
 
-    def generate_all(self, runs: Sequence[Run], context: RequestContext) -> AsyncGenerator[Delta, None]:
+    def call_ahead(self, context: RequestContext) -> CallAhead:
+        """For `generate_all`, to be opened while the prompts are still in the making."""
+
+        def open_call() -> GenerateCall | None:
+            engine = self._stations.engines.least_busy()
+            return None if engine is None else self._generate_calls.open(engine, context)
+
+        return CallAhead(open_call)
+
+    def generate_all(
+        self, runs: Sequence[Run], context: RequestContext, ahead: CallAhead
+    ) -> AsyncGenerator[Delta, None]:
         """The text of all runs as it comes; each has an ending in its last delta. Closing cancels the work of all.
 
         The first run that fails ends the request.
         """
         if len(runs) == 1:
-            return self.generate(runs[0], context)
+            return self.generate(runs[0], context, ahead)
         one_prompt = all(run.prompt == 0 for run in runs)
-        return merge([(self.generate if one_prompt else self._generate_named)(run, context) for run in runs])
+        return merge([(self.generate if one_prompt else self._generate_named)(run, context, ahead) for run in runs])
 
-    async def _generate_named(self, run: Run, context: RequestContext) -> AsyncGenerator[Delta, None]:
+    async def _generate_named(self, run: Run, context: RequestContext, ahead: CallAhead) -> AsyncGenerator[Delta, None]:
         """As `generate`; an error says which of several prompts it is about."""
         try:
-            async with aclosing(self.generate(run, context)) as deltas:
+            async with aclosing(self.generate(run, context, ahead)) as deltas:
                 async for delta in deltas:
                     yield delta
         except PostroadError as error:
             rename_field(error, "prompt_ids", f"prompt_ids[{run.prompt}]")
             raise
 
-    async def generate(self, run: Run, context: RequestContext) -> AsyncGenerator[Delta, None]:
+    async def generate(self, run: Run, context: RequestContext, ahead: CallAhead) -> AsyncGenerator[Delta, None]:
         """The run's text; the last delta has the ending. Closing the generator cancels the work.
 
         Before the first delta a failure that may pass is tried once more: on another engine, or on the same one after
         it says that it serves. After the first delta it is raised.
         """
         failed: Engine | None = None
-        until = self.patience(context)
+        call, until = ahead.take(), self.patience(context)
         while True:
-            with self._waiting.place():
-                engine = await self._stations.engines.choose(until, avoid=failed)
+            if call is None:
+                with self._waiting.place():
+                    engine = await self._stations.engines.choose(until, avoid=failed)
+                call = self._generate_calls.open(engine, context)
             try:
-                async with aclosing(self._try(engine, run, context)) as deltas:
+                async with aclosing(self._try(call, run, context)) as deltas:
                     async for delta in deltas:
                         yield delta
                 return
@@ -139,21 +167,20 @@ class Road:
                 self._log.warning("generate failed", request_id=context.request_id, reason=error.reason)
                 until = self.patience(context)
                 with self._waiting.place():
-                    recovered = await self._recovered(engine, until)
+                    recovered = await self._recovered(call.engine, until)
                 if not recovered:
                     raise
-                failed = engine
+                failed, call = call.engine, None
 
-    async def _try(self, engine: Engine, run: Run, context: RequestContext) -> AsyncGenerator[Delta, None]:
+    async def _try(self, call: GenerateCall, run: Run, context: RequestContext) -> AsyncGenerator[Delta, None]:
         """One try on one engine."""
         times = run.times
         times.generate_start = time.monotonic_ns()
-        metadata = replace(context, engine=engine.address).metadata()
-        call = self._detokenizer.Generate(run.request, metadata=metadata, timeout=context.time_remaining())
         last: Delta | None = None
         try:
-            with engine.request():
-                while (message := await call.read()) is not grpc.aio.EOF:
+            with closing(call):
+                await call.send(run.request)
+                while (message := await call.read()) is not None:
                     delta = wire.read_delta(message, run.choice)
                     if not times.first_delta:
                         times.first_delta, times.engine_start = time.monotonic_ns(), delta.start
@@ -163,8 +190,6 @@ class Road:
                         last = delta  # handed on after the call's status: a request has one terminal event
         except grpc.aio.AioRpcError as error:
             raise self._typed(error, "detokenizer", context) from None
-        finally:
-            call.cancel()
         if last is None or last.ending is None:
             raise Internal("the stations ended the request without a finish reason")
         times.generate_end, times.stations = time.monotonic_ns(), last.ending.times

@@ -218,3 +218,30 @@ async def test_fieldbug_26_more_than_max_waiting_requests_for_an_absent_engine_g
         await engine.set_serving(True)
         assert [response.status_code for response in await asyncio.gather(*waiting)] == [200, 200]
         await gateway.assert_idle()
+
+
+async def test_the_call_to_generate_is_open_while_the_tokenizer_works(gateway: RunningGateway) -> None:
+    tokenising, go_on = asyncio.Event(), asyncio.Event()
+
+    async def hold() -> None:
+        tokenising.set()
+        await go_on.wait()
+
+    gateway.stations.tokenizer.before = hold
+    answer = asyncio.create_task(gateway.chat())
+    await tokenising.wait()
+    assert gateway.gateway.stations.engines.in_flight == 1
+    go_on.set()
+    assert (await answer).status_code == 200
+    assert len(gateway.stations.detokenizer.requests) == 1
+    await gateway.assert_idle()
+
+
+async def test_a_refusal_by_the_tokenizer_closes_the_call_to_generate(gateway: RunningGateway) -> None:
+    async def refuse() -> None:
+        raise errors.InvalidArgument("messages_json: no", "messages_json")
+
+    gateway.stations.tokenizer.before = refuse
+    assert (await gateway.chat()).status_code == 400
+    assert gateway.stations.detokenizer.requests == []
+    await gateway.assert_idle()

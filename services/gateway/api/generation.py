@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from functools import partial
 
 from services.common.errors import PostroadError
@@ -34,21 +34,22 @@ class GenerationEndpoint(Endpoint):
         if prompts.count * body.choices_per_prompt > MAX_CHOICES:
             raise invalid(f"n must be at most {MAX_CHOICES // prompts.count} with {prompts.count} prompts", "n")
         model = await self._gateway.model(body.model, road.patience(context))
-        prompt_ids = await road.token_ids(prompts, context, record.times)
-        record.prompt_tokens = sum(map(len, prompt_ids))
-        runs = self._runs(body, prompt_ids)
-        record.times.runs = [run.times for run in runs]
-        head = AnswerHead(f"{self._dialect.id_prefix}{record.request_id}", int(time.time()), model.name)
-        answer = self._dialect.answer(head, body)
-        choices = Choices(runs, partial(self._dialect.reader, body))
-        try:
-            async with aclosing(road.generate_all(runs, context)) as deltas:
-                send = self._send_stream if body.stream else self._send_whole
-                await send(exchange, body, answer, choices, deltas)
-        except PostroadError as error:
-            if error.param == "max_tokens":
-                error.param = body.token_limit_field
-            raise
+        with closing(road.call_ahead(context)) as ahead:
+            prompt_ids = await road.token_ids(prompts, context, record.times, ahead.open)
+            record.prompt_tokens = sum(map(len, prompt_ids))
+            runs = self._runs(body, prompt_ids)
+            record.times.runs = [run.times for run in runs]
+            head = AnswerHead(f"{self._dialect.id_prefix}{record.request_id}", int(time.time()), model.name)
+            answer = self._dialect.answer(head, body)
+            choices = Choices(runs, partial(self._dialect.reader, body))
+            try:
+                async with aclosing(road.generate_all(runs, context, ahead)) as deltas:
+                    send = self._send_stream if body.stream else self._send_whole
+                    await send(exchange, body, answer, choices, deltas)
+            except PostroadError as error:
+                if error.param == "max_tokens":
+                    error.param = body.token_limit_field
+                raise
 
     def _runs(self, body: GenerationParameters, prompt_ids: list[list[int]]) -> list[Run]:
         field, n = self._dialect.prompt_field, body.choices_per_prompt

@@ -1,0 +1,91 @@
+"""A call of Detokenizer.Generate, open before its request is known.
+
+Opening is the larger part of a call's cost: its headers, the station's search for the method, a task to handle it.
+Between idle processes it takes about as long as what follows. None of it needs the message, so it is done while the
+message is in the making. For the station it is an ordinary call whose one message comes a little later.
+"""
+
+from __future__ import annotations
+
+from asyncio import InvalidStateError
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+import grpc
+from google.protobuf.message import Message
+
+from services.common.request_context import RequestContext
+from services.gateway.replicas import Engine
+from services.pb.postroad.v1 import detokenizer_pb2
+
+_Call = grpc.aio.StreamStreamCall[Message, detokenizer_pb2.TextDelta]
+
+
+class GenerateCall:
+    """One try of a request on one engine, which counts it until `close`."""
+
+    def __init__(self, engine: Engine, call: _Call) -> None:
+        self.engine = engine
+        self._call = call
+        self._closed = False
+        engine.in_flight += 1
+
+    async def send(self, request: detokenizer_pb2.GenerateTextRequest) -> None:
+        """Sends the one message. Where the call has failed, `read` says why."""
+        with suppress(InvalidStateError):
+            await self._call.write(request)
+            await self._call.done_writing()
+
+    async def read(self) -> detokenizer_pb2.TextDelta | None:
+        """The next delta, None after the last one. Raises AioRpcError."""
+        message = await self._call.read()
+        return message if isinstance(message, detokenizer_pb2.TextDelta) else None
+
+    def close(self) -> None:
+        """Cancels the call if it has not ended. Idempotent."""
+        if not self._closed:
+            self._closed = True
+            self.engine.in_flight -= 1
+            self._call.cancel()
+
+
+class GenerateCalls:
+    """Opens the calls of a gateway."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        # The stub's client for a single message opens a call with it; that for a stream of them opens it at once. On
+        # the wire they are the same.
+        self._open = channel.stream_stream(
+            "/postroad.v1.Detokenizer/Generate",
+            request_serializer=detokenizer_pb2.GenerateTextRequest.SerializeToString,
+            response_deserializer=detokenizer_pb2.TextDelta.FromString,
+        )
+
+    def open(self, engine: Engine, context: RequestContext) -> GenerateCall:
+        """A call to run a request on `engine`, with the context's metadata and deadline. Its owner closes it."""
+        metadata = replace(context, engine=engine.address).metadata()
+        return GenerateCall(engine, self._open(metadata=metadata, timeout=context.time_remaining()))
+
+
+class CallAhead:
+    """The call for a request's first try, opened when there is time for it; whoever takes it closes it."""
+
+    def __init__(self, open_call: Callable[[], GenerateCall | None]) -> None:
+        """`open_call` returns None where no engine serves: the request will have to wait for one."""
+        self._open_call = open_call
+        self._call: GenerateCall | None = None
+
+    def open(self) -> None:
+        """Opens the call, unless there is one."""
+        self._call = self._call or self._open_call()
+
+    def take(self) -> GenerateCall | None:
+        """The call, once, if it was opened."""
+        call, self._call = self._call, None
+        return call
+
+    def close(self) -> None:
+        """Closes a call that nobody has taken."""
+        if (call := self.take()) is not None:
+            call.close()
