@@ -3,7 +3,8 @@
 128 streams at 40 tokens/s each run through all four services. Printed is the CPU time per token of each service, for
 the road as it is and for the same services with one message per token and hop (`--engine-transport calls --pace-ms 0`),
 interleaved; and the time to first token of an idle road, which is all added time, since the scripted executor computes
-nothing.
+nothing. Beside it stands its floor: three bare unary calls, one to each station behind the gateway, between the same
+idle processes.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import asyncio
 import os
 import signal
+import socket
 import statistics
 import subprocess
 import sys
@@ -21,11 +23,16 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from tests.bench.sse_client import Answer, Connection
+import uvloop
+
+from services.common.channels import open_channel
+from services.pb.postroad.v1 import debug_pb2, debug_pb2_grpc
+from tests.bench.sse_client import Answer, Connection, time_to_first_token
 from tests.support.ports import free_ports
 
 STATIONS = ("gateway", "tokenizer", "detokenizer", "engine")
 VARIANTS = {"road": "", "message per token": "--engine-transport calls --pace-ms 0"}
+IDLE_SECONDS = 0.005  # between two requests that have the road to themselves: the last one's reports are out
 TICK = os.sysconf("SC_CLK_TCK")
 
 
@@ -35,6 +42,7 @@ class Road:
     def __init__(self, step_ms: float, detokenizer_flags: str) -> None:
         gateway, tokenizer, engine, detokenizer = free_ports(4)
         self.port = gateway
+        self.behind_gateway = (tokenizer, detokenizer, engine)  # ports
         self._log = tempfile.NamedTemporaryFile(suffix=".log")  # noqa: SIM115
         self._command = [
             sys.executable, "-m", "services.launcher", "--port", str(gateway), "--tokenizer-port", str(tokenizer),
@@ -88,17 +96,38 @@ async def load(road: Road, streams: int, max_tokens: int) -> list[Answer]:
     return await asyncio.gather(*(one(number) for number in range(streams)))
 
 
-async def one_by_one(road: Road, count: int) -> list[float]:
+def one_by_one(road: Road, count: int) -> list[float]:
     """The times to first token, in seconds, of requests that have the road to themselves."""
-    async with Connection("127.0.0.1", road.port) as connection:
-        return [(await connection.stream_chat(body(i, 2))).time_to_first_token for i in range(count)]
+    times = []
+    with socket.create_connection(("127.0.0.1", road.port)) as connection:
+        for number in range(count):
+            times.append(time_to_first_token(connection, body(number, 2)))
+            time.sleep(IDLE_SECONDS)
+    return times
+
+
+async def bare_calls(road: Road, count: int) -> float:
+    """Seconds that one unary call to each station behind the gateway takes, one after another: sum of the medians."""
+    total = 0.0
+    for port in road.behind_gateway:
+        times = []
+        async with open_channel(f"127.0.0.1:{port}") as channel:
+            stub = debug_pb2_grpc.DebugStub(channel)
+            for _ in range(count):
+                start = time.perf_counter()
+                await stub.ReadOut(debug_pb2.ReadOutRequest())
+                times.append(time.perf_counter() - start)
+                await asyncio.sleep(IDLE_SECONDS)
+        total += statistics.median(times)
+    return total
 
 
 def measure(step_ms: float, streams: int, max_tokens: int, flags: str) -> dict[str, float]:
     """Microseconds of CPU per token and service over one load, and the idle time to first token in milliseconds."""
     with Road(step_ms, flags) as road:
         asyncio.run(load(road, 8, 8))  # warm
-        idle = asyncio.run(one_by_one(road, 40))
+        idle = one_by_one(road, 40)
+        floor = uvloop.run(bare_calls(road, 40))
         before, start = road.cpu_seconds(), time.perf_counter()
         answers = asyncio.run(load(road, streams, max_tokens))
         wall, after = time.perf_counter() - start, road.cpu_seconds()
@@ -113,6 +142,7 @@ def measure(step_ms: float, streams: int, max_tokens: int, flags: str) -> dict[s
         "tokens_per_s": tokens / wall,
         "events_per_token": sum(len(a.event_times) for a in answers) / tokens,
         "idle_ttft_ms": statistics.median(idle) * 1e3,
+        "floor_ttft_ms": floor * 1e3,
         "gap_p50_ms": gaps[len(gaps) // 2] * 1e3,
         "gap_p99_ms": gaps[int(len(gaps) * 0.99)] * 1e3,
     }
@@ -138,6 +168,8 @@ def main() -> None:
         print(f"{name:18}" + "".join(f"{value:18.1f}" for value in values.values()))
     ratio = medians["road"]["chain"] / medians["message per token"]["chain"]
     print(f"chain, road / message per token: {ratio:.2f}")
+    idle, floor = medians["road"]["idle_ttft_ms"], medians["road"]["floor_ttft_ms"]
+    print(f"idle time to first token, road / three bare calls: {idle / floor:.2f}")
 
 
 if __name__ == "__main__":

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import socket
 import time
 from dataclasses import dataclass, field
 
 LAST_CHUNK = b"0\r\n"
+_TEXT = re.compile(rb'"content":"[^"]')
 
 
 @dataclass(slots=True)
@@ -41,12 +44,8 @@ class Connection:
 
     async def stream_chat(self, body: dict[str, object]) -> Answer:
         """Sends one streaming chat request and reads its answer to the end."""
-        payload = json.dumps(body | {"stream": True, "stream_options": {"include_usage": True}}).encode()
         answer = Answer(sent=time.perf_counter())
-        self._writer.write(
-            b"POST /v1/chat/completions HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
-            b"Content-Length: %d\r\n\r\n" % len(payload) + payload
-        )
+        self._writer.write(_http_request(body))
         status = await self._reader.readline()
         if b" 200 " not in status:
             answer.error = (await self._reader.read(2000)).decode(errors="replace")
@@ -59,6 +58,36 @@ class Connection:
                 break
         answer.ended = time.perf_counter()
         return answer
+
+
+def time_to_first_token(connection: socket.socket, body: dict[str, object]) -> float:
+    """Seconds from sending one streaming chat request to the first text; reads its answer to the end.
+
+    On a blocking socket, so that no event loop of the client's is in what it measures.
+    """
+    request = _http_request(body)
+    sent = time.perf_counter()
+    connection.sendall(request)
+    data = b""
+    while not _TEXT.search(data):
+        data += _receive(connection)
+    first = time.perf_counter()
+    while not data.endswith(b"\r\n" + LAST_CHUNK + b"\r\n"):
+        data += _receive(connection)
+    return first - sent
+
+
+def _receive(connection: socket.socket) -> bytes:
+    data = connection.recv(1 << 16)
+    if not data:
+        raise ConnectionError("the gateway closed the connection")
+    return data
+
+
+def _http_request(body: dict[str, object]) -> bytes:
+    payload = json.dumps(body | {"stream": True, "stream_options": {"include_usage": True}}).encode()
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
+    return head + b"Content-Length: %d\r\n\r\n" % len(payload) + payload
 
 
 def _take(answer: Answer, line: bytes) -> None:
