@@ -12,6 +12,7 @@ from queue import Empty, SimpleQueue
 
 from services.engine.executor.base import Executor
 from services.engine.executor.errors import BrokenSequencesError
+from services.engine.grammar.masks import MaskThread
 from services.engine.scheduler.counters import Counters
 from services.engine.scheduler.kv_cache import KvReadOut
 from services.engine.scheduler.scheduler import Scheduler
@@ -68,6 +69,7 @@ class EngineCore:
         self.info = executor.info
         self._scheduler = scheduler
         self._executor = executor
+        self._masks = MaskThread()
         self._mailbox: SimpleQueue[Sequence | _Abort | _Stop] = SimpleQueue()
         self._cancelled: list[int] = []
         self._step_number = 0
@@ -101,6 +103,7 @@ class EngineCore:
 
     def close(self) -> None:
         """Frees what the executor holds."""
+        self._masks.close()
         self._executor.close()
 
     def state(self) -> EngineState:
@@ -133,6 +136,7 @@ class EngineCore:
             if plan is None:
                 return False
             self._step_number = plan.number
+            self._masks.start(plan)
             outputs = self._scheduler.apply(plan, self._executor.execute(plan))
         except Exception as error:  # it ends the sequences that run, and not the engine
             self._fail_all(error, report)

@@ -9,24 +9,28 @@ from __future__ import annotations
 import itertools
 import time
 
-from services.common.errors import EngineFailed, Internal, PostroadError, QueueFull
+from services.common.errors import EngineFailed, Internal, InvalidArgument, PostroadError, QueueFull
 from services.engine.core import EngineCore, StepReport
 from services.engine.executor.errors import BrokenSequencesError
+from services.engine.grammar.library import GrammarLibrary
 from services.engine.requests import LiveRequest
 from services.engine.scheduler.sequence import FinishReason, Sequence
-from services.engine.validation import ModelLimits, sequence_from_request
+from services.engine.validation import ModelLimits, output_form, sequence_from_request
 from services.pb.postroad.v1 import engine_pb2
 
 
 class Engine:
     """An engine that has its weights."""
 
-    def __init__(self, core: EngineCore, eos_token_ids: frozenset[int], max_waiting: int) -> None:
+    def __init__(
+        self, core: EngineCore, eos_token_ids: frozenset[int], max_waiting: int, grammars: GrammarLibrary
+    ) -> None:
         self.limits = ModelLimits(core.info.max_model_len, core.info.vocab_size, eos_token_ids)
         self.counters = core.counters
         self.state = core.state()  # as of the last report
         self.step_number = 0  # of the last report
         self._core = core
+        self._grammars = grammars
         self._max_waiting = max_waiting
         self._live: dict[int, LiveRequest] = {}  # by sequence id
         self._ids = itertools.count(1)
@@ -37,9 +41,21 @@ class Engine:
         """Requests that the engine thread holds, or is about to take up or to let go."""
         return len(self._live)
 
-    def sequence_of(self, request: engine_pb2.GenerateRequest) -> Sequence:
-        """Checks a request. Raises InvalidArgument or ContextLengthExceeded."""
-        return sequence_from_request(request, self.limits, next(self._ids), time.monotonic_ns())
+    @property
+    def num_grammars_pending(self) -> int:
+        """Grammars that are being compiled."""
+        return self._grammars.num_pending
+
+    async def sequence_of(self, request: engine_pb2.GenerateRequest) -> Sequence:
+        """Checks a request, and waits for its grammar if it has one. Raises InvalidArgument, ContextLengthExceeded or
+        QueueFull."""
+        sequence = sequence_from_request(request, self.limits, next(self._ids), time.monotonic_ns())
+        form = output_form(request)
+        if form is not None:
+            grammar = await self._grammars.get(form)
+            sequence.grammar = grammar.state(sequence.stop.stop_token_ids)
+            sequence.grammar_wait_ns = time.monotonic_ns() - sequence.arrival_ns
+        return sequence
 
     def submit(self, request: LiveRequest) -> None:
         """Admits a request. Raises QueueFull, or the error that the engine was closed with."""
@@ -76,7 +92,9 @@ class Engine:
                 request.on_prompt_logprobs(output.prompt_logprobs)
             if output.token_ids:
                 request.on_tokens(output.token_ids, output.logprobs)
-            if output.finish_reason is not None:
+            if output.finish_reason is FinishReason.ERROR:
+                self._end_by_grammar(output.sequence)
+            elif output.finish_reason is not None:
                 self._end(output.sequence.sequence_id, output.finish_reason, None)
         for sequence_id in report.cancelled:
             self._end(sequence_id, FinishReason.CANCELLED, None)
@@ -87,6 +105,14 @@ class Engine:
                 if sequence.sequence_id in at_fault:
                     error = Internal("the model gives no finite logits for this request")
                 self._end(sequence.sequence_id, FinishReason.ERROR, error)
+
+    def _end_by_grammar(self, sequence: Sequence) -> None:
+        """Its grammar cannot go on. Others may have more luck with one that is compiled anew."""
+        assert sequence.grammar is not None
+        form = sequence.grammar.form
+        self._grammars.discard(form)
+        reason = f"the output's form cannot be followed any further: {sequence.grammar.failure}"
+        self._end(sequence.sequence_id, FinishReason.ERROR, InvalidArgument(reason, form.param))
 
     def _end(self, sequence_id: int, reason: FinishReason, error: PostroadError | None) -> None:
         request = self._live.pop(sequence_id, None)

@@ -33,6 +33,7 @@ _REQUEST_BUCKETS = (
     600.0,
 )
 _STEP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+_COMPILE_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _TOKEN_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 _FINISHED_REASONS = {reason: reason.name.lower() for reason in FinishReason}
 
@@ -55,6 +56,18 @@ class EngineMetrics:
         self._decode_time = histogram(
             "request_decode_time_seconds", "From the first token to the last one.", _REQUEST_BUCKETS
         )
+        self._grammar_compile_time = histogram(
+            "grammar_compile_seconds", "Time to compile a grammar.", _COMPILE_BUCKETS
+        )
+        self._grammar_wait_time = histogram(
+            "request_grammar_time_seconds",
+            "From arrival until the grammar is there; requests without one are not counted.",
+            _COMPILE_BUCKETS,
+        )
+        self._grammar_queries = Counter("postroad_grammar_cache_queries", "Grammars asked for.", registry=registry)
+        self._grammar_hits = Counter(
+            "postroad_grammar_cache_hits", "Of these, grammars that were compiled already.", registry=registry
+        )
         self._prompt_tokens = Counter("postroad_prompt_tokens", "Prompt tokens of ended requests.", registry=registry)
         self._generated = Counter("postroad_generation_tokens", "Tokens generated.", registry=registry)
         self._failed_steps = Counter("postroad_engine_failed_steps", "Steps that failed.", registry=registry)
@@ -73,6 +86,19 @@ class EngineMetrics:
             self._step_seconds.observe(report.seconds)
             self._batch_tokens.observe(report.num_tokens)
             self._generated.inc(sum(len(output.token_ids) for output in report.outputs))
+
+    def grammar_looked_up(self, *, hit: bool) -> None:
+        """A request asked for a grammar, which was in the cache or was not."""
+        self._grammar_queries.inc()
+        if hit:
+            self._grammar_hits.inc()
+
+    def grammar_compiled(self, seconds: float) -> None:
+        """From any thread."""
+        self._grammar_compile_time.observe(seconds)
+
+    def grammar_awaited(self, seconds: float) -> None:
+        self._grammar_wait_time.observe(seconds)
 
     def request_ended(self, reason: FinishReason, prompt_tokens: int, phases: Phases) -> None:
         self._finished[reason].inc()

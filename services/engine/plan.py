@@ -7,7 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from services.engine.grammar.form import OutputForm
+
+TokenWords = npt.NDArray[np.int32]  # [ceil(vocab_size / 32)]; with bit i of word w the token 32 w + i is allowed
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +45,34 @@ class StopParams:
     stop_token_ids: frozenset[int] = frozenset()
 
 
+class OutputGrammar(Protocol):
+    """Where one sequence's output stands in the form that it must have. It follows the tokens that are accepted."""
+
+    form: OutputForm
+    failure: str  # why it cannot go on, for instance because it became too complex; empty while it can
+    ending_ids: frozenset[int]  # tokens that end the output; they are allowed only where the form is complete
+
+    def masks(self, drafts: Sequence[int], may_end: Sequence[bool]) -> list[TokenWords]:
+        """What may come next, and after each of the tokens that are guessed to come. `may_end` has an entry for each:
+        where it is false, no ending may come unless there is nothing else."""
+        ...
+
+    def accept(self, token_id: int) -> bool:
+        """Takes the next token. True if it is the last one: an ending, or nothing can follow it."""
+        ...
+
+    def rollback(self, count: int) -> None:
+        """Takes back the last `count` tokens that were accepted."""
+
+
+class TokenMask(Protocol):
+    """What a grammar allows at one place."""
+
+    def words(self) -> TokenWords:
+        """Waits until it is computed."""
+        ...
+
+
 @dataclass(slots=True)
 class SamplingJob:
     """All that is needed to choose the token that follows one token of a step, from its logits.
@@ -51,11 +86,21 @@ class SamplingJob:
     prompt_ids: Sequence[int]
     output_ids: Sequence[int]
     forbidden_ids: frozenset[int] = frozenset()  # stop ids while fewer than min_tokens are out
+    mask: TokenMask | None = None  # of the sequence's grammar
 
     @property
     def edits_logits(self) -> bool:
         """Whether the logits are changed before the token is chosen."""
-        return self.params.has_penalties or bool(self.params.logit_bias) or bool(self.forbidden_ids)
+        return (
+            self.params.has_penalties
+            or bool(self.params.logit_bias)
+            or bool(self.forbidden_ids)
+            or self.mask is not None
+        )
+
+    def restrict(self, mask: TokenMask) -> None:
+        """Has a grammar decide. Its mask knows of forbidden_ids, and lets one of them pass where nothing else may."""
+        self.mask, self.forbidden_ids = mask, frozenset()
 
 
 @dataclass(slots=True)
@@ -127,6 +172,7 @@ class SequencePlan:
     sampling: list[SamplingJob]  # for each of the last tokens, in order; none in a prefill chunk that is not the last
     num_logprobs: int | None = None  # alternatives with the log-probability of each sampled token; None: not wanted
     scoring: ScoringJob | None = None
+    grammar: OutputGrammar | None = None  # as of the token before the last ones with a job
 
     @property
     def is_decode(self) -> bool:

@@ -46,6 +46,8 @@ class RequestRecord:
             "preemptions": sequence.preemptions,
         }
         self._metrics.request_ended(reason, counts["prompt_tokens"], phases)
+        if sequence.grammar is not None:
+            self._metrics.grammar_awaited(sequence.grammar_wait_ns / 1e9)
         start = sequence.arrival_ns + time.time_ns() - time.monotonic_ns()  # spans are on the wall clock
         for name, duration in phases.named():
             self._span.phase(name, start, start + duration)
@@ -53,6 +55,8 @@ class RequestRecord:
         attributes: dict[str, str | int] = {"request_id": self._request_id, "outcome": outcome, **counts}
         self._span.end(attributes, None if error is None else error.message)
         times = {f"{name}_ms": round(duration / 1e6, 3) for name, duration in phases.named()}
+        if sequence.grammar is not None:  # a part of schedule_wait
+            times["grammar_wait_ms"] = round(sequence.grammar_wait_ns / 1e6, 3)
         self._log.info("request", **attributes, **times)
 
 

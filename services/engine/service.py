@@ -50,7 +50,7 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
     async def Generate(self, request: engine_pb2.GenerateRequest, context: Context) -> None:
         async with self._request(context) as record:
             engine = self._ready_engine()
-            streamed = StreamedRequest(engine.sequence_of(request), record)
+            streamed = StreamedRequest(await engine.sequence_of(request), record)
             with _admitted(engine, streamed):
                 while True:
                     message = await streamed.next_message()
@@ -81,9 +81,10 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
     ) -> engine_pb2.GenerateFramedResponse:
         async with self._request(context) as record:
             engine = self._ready_engine()
+            sequence = await engine.sequence_of(request.request)
             session = self._sessions.get(request.session_id)
             session.require_free(request.handle)
-            framed = FramedRequest(engine.sequence_of(request.request), record, session, request.handle)
+            framed = FramedRequest(sequence, record, session, request.handle)
             with _admitted(engine, framed):
                 session.requests[request.handle] = framed
                 response = engine_pb2.GenerateFramedResponse(end=await framed.outcome)
@@ -114,6 +115,7 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
         response.counters["frame_sessions_opened"] = self._sessions.num_opened
         if self._engine is not None:
             response.requests["engine_live"] = self._engine.num_live
+            response.requests["grammars_pending"] = self._engine.num_grammars_pending
             for name, size in self._engine.state.requests.items():
                 response.requests[name] = size
             response.kv.CopyFrom(wire.kv_read_out(self._engine.state))

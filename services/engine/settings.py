@@ -39,6 +39,9 @@ class EngineSettings(StationSettings):
     max_batch_tokens: int = Field(512, ge=1, description="Tokens per step, decodes and prefill chunks together.")
     max_waiting: int = Field(1024, ge=1, description="Requests that may wait; more are refused.")
 
+    grammar_cache_mib: int = Field(64, ge=1, description="Room for compiled grammars that are kept, MiB.")
+    grammar_timeout: float = Field(10.0, gt=0, description="Seconds that a request waits for its grammar.")
+
     page_size: int = Field(16, ge=1, le=256, description="Tokens per page of the KV pool.")
     kv_cache_memory: ByteSize | None = Field(
         None, description="Size of the KV pool, bytes or for instance 2GiB. Default: a quarter of the free memory."

@@ -14,7 +14,10 @@ from services.common.tracing import Tracing
 from services.engine.core import EngineCore, StepReport
 from services.engine.engine import Engine
 from services.engine.executor.scripted import ScriptError
+from services.engine.grammar.compiler import GrammarCompiler
+from services.engine.grammar.library import GrammarLibrary
 from services.engine.loading.errors import LoadingError
+from services.engine.loading.files import ModelFiles
 from services.engine.metrics import EngineMetrics
 from services.engine.models.errors import ModelError
 from services.engine.reporting import RequestReporter
@@ -49,6 +52,7 @@ class EngineStation:
         self._server = StationServer(SERVICE, f"{settings.host}:{settings.port}", self._servicer.read_out, log)
         self._thread = EngineThread(load, self)
         self._model: ServedModel | None = None
+        self._grammars: GrammarLibrary | None = None
         self._engine: Engine | None = None
         self._health_updates: set[asyncio.Task[None]] = set()  # the loop itself keeps no reference on a task
         engine_pb2_grpc.add_EngineServicer_to_server(self._servicer, self._server.server)
@@ -73,17 +77,21 @@ class EngineStation:
         """
         await self._server.run_until_stopped(self._live, self._settings.drain_timeout, self._end_requests)
         ended = await self._thread.stop(THREAD_STOP_SECONDS)
+        if self._grammars is not None:
+            self._grammars.close()
         self._tracing.close()
         return ended
 
     def on_model(self, model: ServedModel) -> None:
         self._model = model
         self._servicer.publish_model(model)
+        self._grammars = self._open_grammars(model.files)
         self._log.info("model files read", model=model.name, fingerprint=model.files.tokenizer_fingerprint[:12])
 
     def on_ready(self, core: EngineCore) -> None:
         assert self._model is not None, "the engine is ready before its model's files"
-        self._engine = Engine(core, self._model.files.eos_token_ids, self._settings.max_waiting)
+        assert self._grammars is not None, "the engine is ready before its model's files"
+        self._engine = Engine(core, self._model.files.eos_token_ids, self._settings.max_waiting, self._grammars)
         engine = self._engine
         self._metrics.collector.attach(lambda: engine.state, engine.counters)
         self._servicer.publish_engine(engine)
@@ -108,6 +116,15 @@ class EngineStation:
         self._set_serving(False)
         self._servicer.end_requests(EngineFailed("the engine failed and is about to restart"))
         self._server.request_stop()
+
+    def _open_grammars(self, files: ModelFiles) -> GrammarLibrary:
+        def make_compiler() -> GrammarCompiler:
+            return GrammarCompiler(files.tokenizer_files["tokenizer.json"], files.vocab_size, files.eos_token_ids)
+
+        settings = self._settings
+        return GrammarLibrary(
+            make_compiler, settings.grammar_cache_mib * 2**20, settings.grammar_timeout, self._metrics
+        )
 
     def _end_requests(self) -> None:
         self._servicer.end_requests(Draining("the engine stopped before the request was finished"))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import dataclass
 
 from services.common.errors import ContextLengthExceeded, InvalidArgument
+from services.engine.grammar.form import OutputForm
 from services.engine.plan import SamplingParams, StopParams
 from services.engine.scheduler.sequence import Sequence
 from services.pb.postroad.v1 import common_pb2, engine_pb2
@@ -17,6 +19,7 @@ MAX_STOP_TOKEN_IDS = 64
 MAX_CACHE_SALT_BYTES = 256
 MAX_PRIORITY = 100
 MAX_LOGPROBS = 20
+MAX_FORM_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +48,6 @@ def sequence_from_request(
     _check_range("priority", request.priority, -MAX_PRIORITY, MAX_PRIORITY)
     _check_range("logprobs", request.logprobs, 0, MAX_LOGPROBS)
     _check_range("prompt_logprobs", request.prompt_logprobs, 0, MAX_LOGPROBS)
-    if request.HasField("structured_output"):
-        raise InvalidArgument("structured_output is not supported", "structured_output")
     return Sequence(
         sequence_id=sequence_id,
         prompt_ids=prompt_ids,
@@ -58,6 +59,30 @@ def sequence_from_request(
         logprobs=request.logprobs if request.HasField("logprobs") else None,
         prompt_logprobs=request.prompt_logprobs if request.HasField("prompt_logprobs") else None,
     )
+
+
+def output_form(request: engine_pb2.GenerateRequest) -> OutputForm | None:
+    """The form that the output must have; None where it is free. Raises InvalidArgument."""
+    if not request.HasField("structured_output"):
+        return None
+    given = request.structured_output
+    kind = given.WhichOneof("form")
+    match kind:
+        case "json_object" if given.json_object:
+            return OutputForm("json_object", "")
+        case "json_schema" | "regex" | "grammar":
+            form = OutputForm(kind, getattr(given, kind))
+        case "choice" if given.choice.texts:
+            form = OutputForm("choice", json.dumps(list(given.choice.texts), ensure_ascii=False))
+        case None:
+            raise InvalidArgument("structured_output names no form", "structured_output")
+        case _:
+            reason = "must be true" if kind == "json_object" else "needs at least one text"
+            raise InvalidArgument(f"{kind} {reason}", f"structured_output.{kind}")
+    num_bytes = len(form.text.encode())
+    if num_bytes > MAX_FORM_BYTES:
+        raise InvalidArgument(f"{kind} has {num_bytes} bytes; at most {MAX_FORM_BYTES} are allowed", form.param)
+    return form
 
 
 def _sampling_params(given: common_pb2.SamplingParams, limits: ModelLimits) -> SamplingParams:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from services.common.errors import Internal
 from services.gateway.api.parameters import GenerationParameters
 from services.gateway.deltas import Delta, Ending, EngineStart, StationTimes, Usage
+from services.gateway.forms import OutputForm
 from services.gateway.prompts import ChatPrompt, TextPrompts
 from services.pb.postroad.v1 import common_pb2, detokenizer_pb2, engine_pb2, tokenizer_pb2
 
@@ -33,7 +34,7 @@ def decode_request(ids: list[int], skip_special_tokens: bool) -> detokenizer_pb2
 
 
 def generate_request(
-    body: GenerationParameters, prompt_ids: list[int], repeat: int
+    body: GenerationParameters, prompt_ids: list[int], repeat: int, form: OutputForm | None = None
 ) -> detokenizer_pb2.GenerateTextRequest:
     """The message for Detokenizer.Generate. What the client left out stays unset: the stations have the defaults.
 
@@ -51,11 +52,26 @@ def generate_request(
             ),
             cache_salt=body.cache_salt or "",
             priority=body.priority or 0,
+            structured_output=None if form is None else _structured_output(form),
         ),
         stop=body.stops,
         skip_special_tokens=body.skip_special_tokens,
         include_stop_str_in_output=body.include_stop_str_in_output,
     )
+
+
+def _structured_output(form: OutputForm) -> common_pb2.StructuredOutput:
+    match form.kind:
+        case "json_object":
+            return common_pb2.StructuredOutput(json_object=True)
+        case "choice":
+            return common_pb2.StructuredOutput(choice=common_pb2.StructuredChoices(texts=form.choices))
+        case "json_schema":
+            return common_pb2.StructuredOutput(json_schema=form.text)
+        case "regex":
+            return common_pb2.StructuredOutput(regex=form.text)
+        case "grammar":
+            return common_pb2.StructuredOutput(grammar=form.text)
 
 
 def _sampling(body: GenerationParameters, repeat: int) -> common_pb2.SamplingParams:

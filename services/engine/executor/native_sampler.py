@@ -53,6 +53,7 @@ def _edit(row: int, job: SamplingJob) -> Any:
         bias_ids=_ids(params.logit_bias),
         bias_values=np.fromiter(params.logit_bias.values(), np.float32, len(params.logit_bias)),
         forbidden_ids=_ids(job.forbidden_ids),
+        allowed=job.mask.words() if job.mask is not None else None,
     )
 
 

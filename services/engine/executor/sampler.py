@@ -1,8 +1,9 @@
 """From logits to token ids.
 
-The order per row: repetition, frequency and presence penalties, then logit_bias, then forbidden ids (at minus
-infinity); then, unless the row is greedy, temperature, min_p, top_k, top_p, and one draw. min_p is measured against
-the whole distribution, top_p against what top_k and min_p left of it. Equally probable tokens rank by id, lowest first.
+The order per row: repetition, frequency and presence penalties, then logit_bias, then forbidden ids and what a grammar
+does not allow (at minus infinity); then, unless the row is greedy, temperature, min_p, top_k, top_p, and one draw.
+min_p is measured against the whole distribution, top_p against what top_k and min_p left of it. Equally probable tokens
+rank by id, lowest first.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -30,6 +32,7 @@ def sample(logits: Tensor, jobs: Sequence[SamplingJob]) -> list[int]:
         logits = logits.to(torch.float32, copy=True)
         for row, job in zip(logits, jobs, strict=True):
             _edit(row, job)
+        _keep_allowed(logits, jobs)
     best, best_ids = logits.max(-1)  # of equal ones the lowest id
     if not best.isfinite().all():
         raise NonFiniteLogitsError((~best.isfinite()).nonzero().flatten().tolist())
@@ -57,6 +60,18 @@ def _edit(row: Tensor, job: SamplingJob) -> None:
         row[_ids(row, params.logit_bias)] += torch.tensor(list(params.logit_bias.values()), device=row.device)
     if job.forbidden_ids:
         row[_ids(row, job.forbidden_ids)] = -torch.inf
+
+
+def _keep_allowed(logits: Tensor, jobs: Sequence[SamplingJob]) -> None:
+    """Puts what the grammars do not allow at minus infinity, in place. logits: [len(jobs), vocab_size]."""
+    masks = {row: job.mask.words() for row, job in enumerate(jobs) if job.mask is not None}
+    if not masks:
+        return
+    words = torch.from_numpy(np.stack(list(masks.values()))).to(logits.device)
+    bits = words[:, :, None] >> torch.arange(32, dtype=torch.int32, device=logits.device)
+    allowed = (bits & 1).flatten(1)[:, : logits.shape[-1]].bool()
+    rows = list(masks)
+    logits[rows] = logits[rows].masked_fill(~allowed, -torch.inf)
 
 
 def _ids(row: Tensor, ids: Iterable[int]) -> Tensor:

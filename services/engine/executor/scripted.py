@@ -6,6 +6,7 @@ depends on the plan alone, as with a real one.
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -121,7 +122,8 @@ class ScriptedExecutor:
         self._replayed: dict[int, tuple[int, ...]] = {}  # by sequence id, for the sequences of the last step
 
     def execute(self, plan: StepPlan) -> StepResult:
-        """The token of output position n is the script's n-th one, or the next after it that is not forbidden."""
+        """The token of output position n is the script's n-th one, or the next after it that is allowed; where the
+        script has none, the allowed one with the lowest id."""
         jobs = {entry.sequence_id: entry.sampling for entry in plan.sequences if entry.sampling}
         known = self._replayed
         self._replayed = {
@@ -178,11 +180,15 @@ def _continues_output(entry: SequencePlan) -> bool:
 
 def _next_token(script: tuple[int, ...], job: SamplingJob) -> int:
     position = len(job.output_ids)
-    token_id = script[position % len(script)]
-    if token_id not in job.forbidden_ids:
-        return token_id
-    following = (script[(position + offset) % len(script)] for offset in range(1, len(script)))
-    allowed = next((token_id for token_id in following if token_id not in job.forbidden_ids), None)
-    if allowed is not None:
-        return allowed
-    return next(token_id for token_id in range(len(job.forbidden_ids) + 1) if token_id not in job.forbidden_ids)
+    following = (script[(position + offset) % len(script)] for offset in range(len(script)))
+    is_allowed = _allowance(job)
+    allowed = next((token_id for token_id in following if is_allowed(token_id)), None)
+    return allowed if allowed is not None else next(filter(is_allowed, itertools.count()))
+
+
+def _allowance(job: SamplingJob) -> Callable[[int], bool]:
+    """Whether a token may come next."""
+    if job.mask is None:
+        return lambda token_id: token_id not in job.forbidden_ids
+    words = job.mask.words()
+    return lambda token_id: bool(words[token_id // 32] >> token_id % 32 & 1)

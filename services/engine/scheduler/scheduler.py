@@ -250,6 +250,7 @@ class Scheduler:
             sampling=jobs,
             num_logprobs=sequence.logprobs,
             scoring=None if sequence.prompt_logprobs is None else _scoring_job(sequence, start, end),
+            grammar=sequence.grammar,
         )
 
     def _secure_pages(self, step: Step, sequence: Sequence, end: int) -> int:
@@ -330,8 +331,9 @@ class Scheduler:
         sequence.last_token_ns = now
         output = SequenceOutput(sequence, [], None)
         for token_id in result.token_ids[sequence.sequence_id]:
-            output.token_ids.append(token_id)
             output.finish_reason = self._append_token(sequence, token_id)
+            if output.finish_reason is not FinishReason.ERROR:
+                output.token_ids.append(token_id)
             if output.finish_reason is not None:
                 self._finish(sequence, output.finish_reason)
                 break
@@ -343,9 +345,16 @@ class Scheduler:
     def _append_token(self, sequence: Sequence, token_id: int) -> FinishReason | None:
         """Returns why the token ends the sequence, if it does."""
         may_stop = len(sequence.output_ids) >= sequence.stop.min_tokens
+        grammar = sequence.grammar
+        is_complete = grammar is not None and grammar.accept(token_id)
+        if grammar is not None and grammar.failure:
+            return FinishReason.ERROR
         sequence.output_ids.append(token_id)
-        if may_stop and token_id in sequence.stop.stop_token_ids:
+        ends_form = grammar is not None and token_id in grammar.ending_ids
+        if ends_form or (may_stop and token_id in sequence.stop.stop_token_ids):
             sequence.stop_token_id = token_id
+            return FinishReason.STOP
+        if is_complete:
             return FinishReason.STOP
         if len(sequence.output_ids) >= sequence.stop.max_tokens or sequence.num_tokens >= self._max_model_len:
             return FinishReason.LENGTH

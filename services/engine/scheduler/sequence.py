@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from services.engine.plan import SamplingParams, StopParams
+from services.engine.plan import OutputGrammar, SamplingParams, StopParams
 from services.engine.scheduler.prefix_tree import PrefixNode
 
 
 class FinishReason(Enum):
     """Why a sequence ended."""
 
-    STOP = auto()  # a stop token id, `Sequence.stop_token_id` says which
+    STOP = auto()  # a stop token id, `Sequence.stop_token_id` says which; or nothing can follow by the grammar
     LENGTH = auto()  # max_tokens or the model's length
     CANCELLED = auto()
-    ERROR = auto()  # a step failed
+    ERROR = auto()  # a step failed, or the grammar did
 
 
 class SequenceState(Enum):
@@ -41,6 +41,8 @@ class Sequence:
     priority: int = 0  # higher first
     logprobs: int | None = None  # alternatives with each output token's log-probability; None: not wanted
     prompt_logprobs: int | None = None  # likewise for the prompt's tokens from the second on
+    grammar: OutputGrammar | None = None  # None: the output is free
+    grammar_wait_ns: int = 0  # from arrival until the grammar was there
 
     output_ids: list[int] = field(default_factory=list)
     state: SequenceState = SequenceState.WAITING

@@ -16,7 +16,7 @@ class StepOrderError(RuntimeError):
 class SequenceOutput:
     """What a step made of one sequence: tokens, or prompt_logprobs, or the end of one that was only to be prefilled.
 
-    `finish_reason` is set if this was the sequence's last output.
+    `finish_reason` is set if this was the sequence's last output; with ERROR its grammar failed after these tokens.
     """
 
     sequence: Sequence

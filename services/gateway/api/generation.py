@@ -13,8 +13,10 @@ from services.gateway.api.answers import Answer, AnswerHead, Dialect, Summary
 from services.gateway.api.choices import Choices, WholeChoice
 from services.gateway.api.endpoint import Endpoint, Exchange
 from services.gateway.api.parameters import MAX_CHOICES, GenerationParameters
+from services.gateway.api.structured_output import output_form
 from services.gateway.deltas import Delta
 from services.gateway.errors import invalid
+from services.gateway.forms import OutputForm
 from services.gateway.gateway import Gateway
 from services.gateway.runs import Run
 
@@ -30,6 +32,7 @@ class GenerationEndpoint(Endpoint):
         """Status and headers are sent with the first delta, so that whatever fails before is a proper HTTP error."""
         context, record, road = exchange.context, exchange.record, self._gateway.road
         body, prompts = self._dialect.parse(exchange.body)
+        form = output_form(body)
         record.stream = bool(body.stream)
         if prompts.count * body.choices_per_prompt > MAX_CHOICES:
             raise invalid(f"n must be at most {MAX_CHOICES // prompts.count} with {prompts.count} prompts", "n")
@@ -37,7 +40,7 @@ class GenerationEndpoint(Endpoint):
         with closing(road.call_ahead(context)) as ahead:
             prompt_ids = await road.token_ids(prompts, context, record.times, ahead.open)
             record.prompt_tokens = sum(map(len, prompt_ids))
-            runs = self._runs(body, prompt_ids)
+            runs = self._runs(body, prompt_ids, form)
             record.times.runs = [run.times for run in runs]
             head = AnswerHead(f"{self._dialect.id_prefix}{record.request_id}", int(time.time()), model.name)
             answer = self._dialect.answer(head, body)
@@ -47,18 +50,17 @@ class GenerationEndpoint(Endpoint):
                     send = self._send_stream if body.stream else self._send_whole
                     await send(exchange, body, answer, choices, deltas)
             except PostroadError as error:
-                if error.param == "max_tokens":
-                    error.param = body.token_limit_field
+                _name_client_fields(error, body, form)
                 raise
 
-    def _runs(self, body: GenerationParameters, prompt_ids: list[list[int]]) -> list[Run]:
+    def _runs(self, body: GenerationParameters, prompt_ids: list[list[int]], form: OutputForm | None) -> list[Run]:
         field, n = self._dialect.prompt_field, body.choices_per_prompt
         for prompt, ids in enumerate(prompt_ids):
             if not ids:
                 param = field if len(prompt_ids) == 1 else f"{field}[{prompt}]"
                 raise invalid(f"{param} must not be empty: it has no tokens", param)
         return [
-            Run(prompt * n + repeat, prompt, wire.generate_request(body, ids, repeat))
+            Run(prompt * n + repeat, prompt, wire.generate_request(body, ids, repeat, form))
             for prompt, ids in enumerate(prompt_ids)
             for repeat in range(n)
         ]
@@ -105,3 +107,11 @@ class GenerationEndpoint(Endpoint):
         record = exchange.record
         record.endings, record.usage = choices.endings, choices.usage()
         return Summary(record.usage, record.times.as_json() if body.timings else None)
+
+
+def _name_client_fields(error: PostroadError, body: GenerationParameters, form: OutputForm | None) -> None:
+    """Where a station's error is about a field that clients have under several names, takes the one that was used."""
+    if error.param == "max_tokens":
+        error.param = body.token_limit_field
+    elif form is not None and (error.param or "").startswith("structured_output"):
+        error.param, error.message = form.param, f"{form.param}: {error.message}"

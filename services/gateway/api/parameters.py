@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from services.gateway.api.structured_output import Choice, ResponseFormat, Schema, StructuredOutputs
 from services.gateway.errors import invalid
 from services.gateway.validation import require_length
 
@@ -42,16 +43,10 @@ class UnsupportedFields(msgspec.Struct, kw_only=True):
     tool_choice: Any = None
     functions: Any = None
     function_call: Any = None
-    response_format: Any = None
     audio: Any = None
     modalities: Any = None
     prediction: Any = None
     web_search_options: Any = None
-    guided_json: Any = None
-    guided_regex: Any = None
-    guided_choice: Any = None
-    guided_grammar: Any = None
-    structured_outputs: Any = None
     use_beam_search: Any = None
     length_penalty: Any = None
     allowed_token_ids: Any = None
@@ -76,16 +71,10 @@ OFF_VALUES: dict[str, tuple[Any, ...]] = {
     "tool_choice": ("none",),
     "functions": ([],),
     "function_call": ("none",),
-    "response_format": ({"type": "text"},),
     "audio": (),
     "modalities": (["text"], []),
     "prediction": (),
     "web_search_options": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "structured_outputs": (),
     "use_beam_search": (False,),
     "length_penalty": (1, 1.0),
     "allowed_token_ids": (),
@@ -124,6 +113,12 @@ class GenerationParameters(UnsupportedFields, kw_only=True):
     include_stop_str_in_output: bool | None = None
     priority: Annotated[int, Meta(ge=-100, le=100)] | None = None
     cache_salt: str | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: Schema = msgspec.UNSET
+    guided_regex: str | None = None
+    guided_choice: Choice | None = None
+    guided_grammar: str | None = None
     timings: bool | None = None  # our extension: the times of the request beside its usage
 
     @property

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -95,6 +96,34 @@ HOT = (LOGITS.double() / 2).softmax(-1)
 )
 def test_draws_follow_the_exact_distribution(sample: Sample, params: dict[str, Any], expected: Tensor) -> None:
     _assert_distribution(_draws(sample, LOGITS, **params), expected)
+
+
+class _Mask:
+    def __init__(self, vocab_size: int, *allowed: int) -> None:
+        self._words = np.zeros(-(-vocab_size // 32), np.uint32)
+        for token_id in allowed:
+            self._words[token_id // 32] |= np.uint32(1 << token_id % 32)
+
+    def words(self) -> Any:
+        return self._words.view(np.int32)
+
+
+def test_a_grammar_leaves_the_others_their_proportions(sample: Sample) -> None:
+    mask = _Mask(8, 1, 3, 7)
+    jobs = [_job(3, seed=i) for i in range(DRAWS)]
+    for job in jobs:
+        job.restrict(mask)
+    _assert_distribution(Counter(sample(LOGITS.expand(DRAWS, -1), jobs)), _masked(P, 1, 3, 7))
+
+
+def test_rows_with_and_without_a_grammar(sample: Sample) -> None:
+    logits = torch.zeros(4, 100)
+    logits[:, 99] = 1.0
+    jobs = [_job(temperature=0.0, forbidden=frozenset({99})), *(_job(temperature=0.0) for _ in range(3))]
+    jobs[0].restrict(_Mask(100, 99))  # a mask knows better than forbidden ids
+    jobs[2].restrict(_Mask(100, 31, 32, 64))
+    assert sample(logits, jobs) == [99, 99, 31, 99]
+    assert logits[2, 99] == 1.0
 
 
 def test_probabilities_of_a_whole_vocabulary(sample: Sample) -> None:

@@ -199,6 +199,31 @@ def test_every_instruction_set_gives_the_same_tokens(isa: str) -> None:
     assert _sample(odd, isa=isa, **columns)[5] == -1
 
 
+@pytest.mark.parametrize("vocab_size", [1, 31, 32, 33, 1003, 4096])
+def test_ids_that_are_not_allowed_are_as_if_they_had_no_probability(vocab_size: int) -> None:
+    rng = np.random.default_rng(vocab_size)
+    logits = rng.standard_normal((40, vocab_size)).astype(np.float32)
+    uniforms = rng.random(40)
+    allowed = rng.random((40, vocab_size)) < rng.choice([0.02, 0.5, 0.98], (40, 1))
+    allowed[:, rng.integers(vocab_size)] = True
+    padded = np.pad(allowed, ((0, 0), (0, -vocab_size % 32)))
+    words = np.packbits(padded, axis=1, bitorder="little").view(np.int32)
+    edits = [_edit(row, allowed=words[row]) for row in range(40)]
+    masked = np.where(allowed, logits, -np.inf).astype(np.float32)
+    for columns in ({}, {"temperatures": 0.0}, {"top_p": 0.8}, {"top_k": 5}):
+        assert _sample(logits, edits=edits, uniforms=uniforms, **columns) == _sample(
+            masked, uniforms=uniforms, **columns
+        )
+
+
+def test_a_mask_comes_after_all_other_edits() -> None:
+    bias = {"bias_ids": np.array([3], np.int32), "bias_values": np.array([50.0], np.float32)}
+    only_first = np.array([1], np.int32)
+    assert _sample(np.zeros((1, 8), np.float32), edits=[_edit(0, allowed=only_first, **bias)]) == [0]
+    with pytest.raises(ValueError, match="2 words for a vocabulary of 8"):
+        _sample(np.zeros((1, 8), np.float32), edits=[_edit(0, allowed=np.zeros(2, np.int32))])
+
+
 def test_logits_are_left_as_they_are() -> None:
     logits, columns = _mixed_batch()
     before = logits.copy()

@@ -14,6 +14,7 @@ namespace postroad {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr std::size_t kIdsPerWord = 32;           // of a grammar's mask
 constexpr std::size_t kIdsPerThread = 1u << 19;  // fewer take less time than a thread takes to start
 
 // Samples rows one after another; holds the memory that this needs.
@@ -42,6 +43,7 @@ private:
     const float* edited(const float* logits, const RowEdit& edit);
     void penalise_repetition(double penalty, const std::vector<std::int32_t>& ids);
     void penalise_output(const RowEdit& edit);
+    void keep_allowed(const std::vector<std::uint32_t>& words);
     std::int32_t draw_by_id(double uniform) const;
     std::int32_t draw_by_rank(std::size_t top_k, const RowParams& params);
 
@@ -77,6 +79,7 @@ const float* RowSampler::edited(const float* logits, const RowEdit& edit) {
     if (edit.frequency_penalty != 0.0 || edit.presence_penalty != 0.0) penalise_output(edit);
     for (std::size_t i = 0; i < edit.bias_ids.size(); ++i) logits_[edit.bias_ids[i]] += edit.bias_values[i];
     for (const std::int32_t id : edit.forbidden_ids) logits_[id] = -kInfinity;
+    if (!edit.allowed.empty()) keep_allowed(edit.allowed);
     return logits_.data();
 }
 
@@ -95,6 +98,23 @@ void RowSampler::penalise_output(const RowEdit& edit) {
         if (counts_[id] == 0) continue;
         logits_[id] -= static_cast<float>(edit.frequency_penalty * counts_[id] + edit.presence_penalty);
         counts_[id] = 0;
+    }
+}
+
+// Most words of a grammar's mask are all zeros or all ones.
+void RowSampler::keep_allowed(const std::vector<std::uint32_t>& words) {
+    for (std::size_t word = 0; word < words.size(); ++word) {
+        const std::uint32_t bits = words[word];
+        if (bits == ~std::uint32_t{0}) continue;
+        const std::size_t first = word * kIdsPerWord;
+        const std::size_t last = std::min(first + kIdsPerWord, vocab_size_);
+        if (bits == 0) {
+            std::fill(logits_.begin() + first, logits_.begin() + last, -kInfinity);
+            continue;
+        }
+        for (std::size_t id = first; id < last; ++id) {
+            if (!(bits >> (id - first) & 1)) logits_[id] = -kInfinity;
+        }
     }
 }
 
@@ -149,6 +169,10 @@ std::vector<const RowEdit*> edits_by_row(const std::vector<RowEdit>& edits, std:
         check_ids(edit.output_ids, vocab_size);
         check_ids(edit.bias_ids, vocab_size);
         check_ids(edit.forbidden_ids, vocab_size);
+        if (!edit.allowed.empty() && edit.allowed.size() != (vocab_size + kIdsPerWord - 1) / kIdsPerWord) {
+            throw std::invalid_argument("allowed has " + std::to_string(edit.allowed.size()) +
+                                        " words for a vocabulary of " + std::to_string(vocab_size));
+        }
         by_row[static_cast<std::size_t>(edit.row)] = &edit;
     }
     return by_row;

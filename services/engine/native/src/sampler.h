@@ -24,7 +24,7 @@ struct RowParams {
     double uniform;      // in [0, 1)
 };
 
-// What changes a row's logits before all else: penalties, then bias, then forbidden ids.
+// What changes a row's logits before all else: penalties, then bias, then forbidden ids and those that are not allowed.
 struct RowEdit {
     std::int32_t row;
     double repetition_penalty = 1.0;
@@ -35,6 +35,7 @@ struct RowEdit {
     std::vector<std::int32_t> bias_ids;
     std::vector<float> bias_values;
     std::vector<std::int32_t> forbidden_ids;
+    std::vector<std::uint32_t> allowed;  // with bit i of word w the id 32 w + i may be chosen; empty: every id may
 };
 
 constexpr std::int32_t kBrokenRow = -1;
@@ -42,7 +43,7 @@ constexpr std::int32_t kBrokenRow = -1;
 // Chooses one token per row of `logits` [rows, vocab_size], which are left as they are, on up to `threads` threads.
 // tokens: [rows]; kBrokenRow where a row holds NaN or plus infinity or allows no token at all.
 // At most one edit per row. isa: as for `row_kernels`; the tokens do not depend on it. Throws std::out_of_range for a row
-// or an id that there is not.
+// or an id that there is not, std::invalid_argument for words of `allowed` that are not as many as the vocabulary takes.
 void sample(const float* logits, std::size_t rows, std::size_t vocab_size, const RowParams* params,
             const std::vector<RowEdit>& edits, int threads, const std::string& isa, std::int32_t* tokens);
 

@@ -1,0 +1,141 @@
+"""The fields that give the output a form: OpenAI's response_format, and vLLM's structured_outputs and guided_*."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Protocol
+
+import msgspec
+from msgspec import Meta
+
+from services.gateway.errors import ApiError, invalid, unsupported
+from services.gateway.forms import OutputForm
+from services.gateway.validation import require_depth
+
+MAX_FORM_BYTES = 256 * 1024
+MAX_SCHEMA_DEPTH = 64
+
+Schema = msgspec.Raw | msgspec.UnsetType  # a JSON Schema, or a string with its text; null as in all fields
+Choice = Annotated[list[str], Meta(min_length=1)]
+
+
+class JsonSchema(msgspec.Struct):
+    """`response_format.json_schema`."""
+
+    name: Annotated[str, Meta(pattern="^[a-zA-Z0-9_-]{1,64}$")]
+    schema: Schema = msgspec.UNSET
+    description: str | None = None
+    strict: bool | None = None
+
+
+class ResponseFormat(msgspec.Struct):
+    """`response_format`."""
+
+    type: str
+    json_schema: JsonSchema | None = None
+
+
+class StructuredOutputs(msgspec.Struct):
+    """`structured_outputs`: one of the first five."""
+
+    json: Schema = msgspec.UNSET
+    regex: str | None = None
+    choice: Choice | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    structural_tag: Any = None
+    whitespace_pattern: Any = None
+
+
+class FormFields(Protocol):
+    """A body with the fields for a form. A request has at most one, in whichever field."""
+
+    response_format: ResponseFormat | None
+    structured_outputs: StructuredOutputs | None
+    guided_json: Schema
+    guided_regex: str | None
+    guided_choice: Choice | None
+    guided_grammar: str | None
+
+
+def output_form(body: FormFields) -> OutputForm | None:
+    """The form that the output must have; None where it is free. Raises ApiError 400."""
+    forms = list(_forms(body))
+    if not forms:
+        return None
+    form, *others = forms
+    if others:
+        raise invalid(f"{others[0].param} cannot be used together with {form.param}", others[0].param)
+    size = len(form.text.encode()) + sum(len(choice.encode()) for choice in form.choices)
+    if size > MAX_FORM_BYTES:
+        raise invalid(f"{form.param} has {size} bytes, at most {MAX_FORM_BYTES} are allowed", form.param)
+    return form
+
+
+def _forms(body: FormFields) -> Iterator[OutputForm]:
+    if body.response_format is not None:
+        yield from _of_response_format(body.response_format)
+    if (given := body.structured_outputs) is not None:
+        yield from _of_extensions("structured_outputs.", given.json, given.regex, given.choice, given.grammar)
+        if given.json_object:
+            yield OutputForm("json_object", "structured_outputs.json_object")
+        for name in ("structural_tag", "whitespace_pattern"):
+            if getattr(given, name) is not None:
+                raise unsupported(f"structured_outputs.{name}", "not supported; leave it out")
+    yield from _of_extensions("guided_", body.guided_json, body.guided_regex, body.guided_choice, body.guided_grammar)
+
+
+def _of_response_format(given: ResponseFormat) -> Iterator[OutputForm]:
+    match given.type:
+        case "text":
+            pass
+        case "json_object":
+            yield OutputForm("json_object", "response_format.type")
+        case "json_schema":
+            if given.json_schema is None:
+                raise invalid("response_format.json_schema is required with this type", "response_format.json_schema")
+            param = "response_format.json_schema.schema"
+            forms = list(_schema_forms(given.json_schema.schema, param))
+            if not forms:
+                raise invalid(f"{param} is required: a JSON Schema", param)
+            yield from forms
+        case other:
+            reason = f"{other!r} is not supported, only 'text', 'json_object' and 'json_schema' are"
+            raise unsupported("response_format.type", reason)
+
+
+def _of_extensions(
+    prefix: str, schema: Schema, regex: str | None, choice: list[str] | None, grammar: str | None
+) -> Iterator[OutputForm]:
+    yield from _schema_forms(schema, f"{prefix}json")
+    if regex is not None:
+        yield OutputForm("regex", f"{prefix}regex", regex)
+    if choice is not None:
+        yield OutputForm("choice", f"{prefix}choice", choices=tuple(choice))
+    if grammar is not None:
+        yield OutputForm("grammar", f"{prefix}grammar", grammar)
+
+
+def _schema_forms(given: Schema, param: str) -> Iterator[OutputForm]:
+    """One form, or none where there is no schema."""
+    if given is msgspec.UNSET or bytes(given) == b"null":
+        return
+    schema, text = _decoded(bytes(given), param), bytes(given).decode()
+    if isinstance(schema, str):
+        schema, text = _decoded(schema.encode(), param), schema
+    if not isinstance(schema, dict | bool):
+        raise invalid(f"{param} must be a JSON Schema: an object", param)
+    require_depth(schema, MAX_SCHEMA_DEPTH, param)
+    yield OutputForm("json_schema", param, text)
+
+
+def _decoded(text: bytes, param: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise _not_json(param, error) from None
+
+
+def _not_json(param: str, error: Exception) -> ApiError:
+    reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+    return invalid(f"{param} is not valid JSON: {reason}", param)
