@@ -36,7 +36,7 @@ COMPILE = CUSTOM_COMPILE_COMMAND='make lock' $(LOCK_ENV)/bin/pip-compile --quiet
 extras = $(addprefix --extra=,$(1))
 
 .DEFAULT_GOAL := help
-.PHONY: help serve chat test test-all test-containers check format protos native env-example lock bench-pipe clean serve-env dev-env
+.PHONY: help serve chat test test-all test-containers check format protos native env-example lock bench-pipe bench-grammar clean serve-env dev-env
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
@@ -77,6 +77,9 @@ native: serve-env ## build and install the native CPU executor anew
 
 bench-pipe: dev-env ## what the road costs per token, without a model (BENCH_FLAGS=…)
 	$(VENV_PYTHON) -m tests.bench.pipe $(BENCH_FLAGS)
+
+bench-grammar: dev-env ## what structured output costs per token (BENCH_FLAGS=…)
+	$(VENV_PYTHON) -m tests.bench.grammar $(BENCH_FLAGS)
 
 env-example: dev-env ## write .env.example anew, after a setting has changed
 	$(VENV_PYTHON) deploy/env_example.py
