@@ -23,8 +23,12 @@ CHAT_FLAGS ?=
 # make test
 TESTS ?= tests
 PYTEST_FLAGS ?=
-# make bench-pipe
+# make sanitize; or `thread`
+SANITIZERS ?= address,undefined
+# make bench, bench-peers, bench-step and bench-pipe
 BENCH_FLAGS ?=
+# where bench-peers keeps other servers and their models
+PEERS ?= build/peers
 # make lock, for instance LOCK_FLAGS=--upgrade
 LOCK_FLAGS ?=
 
@@ -36,7 +40,8 @@ COMPILE = CUSTOM_COMPILE_COMMAND='make lock' $(LOCK_ENV)/bin/pip-compile --quiet
 extras = $(addprefix --extra=,$(1))
 
 .DEFAULT_GOAL := help
-.PHONY: help serve chat test test-all test-containers check format protos native env-example lock bench-pipe bench-grammar clean serve-env dev-env
+.PHONY: help serve chat test test-all test-containers sanitize test-sanitize check format protos native env-example lock \
+	bench bench-peers bench-step bench-pipe bench-grammar clean serve-env dev-env
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
@@ -60,6 +65,12 @@ test-all: dev-env ## every test that needs no containers
 test-containers: dev-env ## builds the images, brings them up and tests them; needs Docker with compose
 	$(VENV_PYTHON) -m pytest -q -m containers --timeout=1800 $(PYTEST_FLAGS) tests/containers
 
+sanitize: dev-env ## the native executor's tests under sanitizers (SANITIZERS=, PYTEST_FLAGS=)
+	$(VENV_PYTHON) -m tests.engine.native.sanitized $(SANITIZERS) $(PYTEST_FLAGS) tests/engine/native
+
+test-sanitize: dev-env ## a part of them in about a minute, as CI does
+	$(VENV_PYTHON) -m tests.engine.native.sanitized address,undefined -k 'fuzz or arguments or sampler' tests/engine/native
+
 check: dev-env ## format, lint and types, as the pre-commit hooks do
 	$(VENV_PYTHON) -m ruff format --check $(CHECKED)
 	$(VENV_PYTHON) -m ruff check $(CHECKED)
@@ -74,6 +85,16 @@ protos: dev-env ## generate services/pb from protos/
 
 native: serve-env ## build and install the native CPU executor anew
 	$(VENV_PYTHON) -m pip install --disable-pip-version-check --no-deps --force-reinstall services/engine/native
+
+bench: dev-env ## the served product under load (MODEL=, ENGINE_FLAGS=, BENCH_FLAGS=)
+	$(VENV_PYTHON) -m tests.bench.served --root='$(PEERS)' $(if $(MODEL),--model='$(MODEL)') \
+		$(if $(ENGINE_FLAGS),--engine-flags='$(ENGINE_FLAGS)') $(BENCH_FLAGS)
+
+bench-peers: dev-env ## beside llama.cpp, vLLM and OpenVINO, interleaved (PEERS=, BENCH_FLAGS=)
+	$(VENV_PYTHON) -m tests.bench.against_peers --root='$(PEERS)' $(BENCH_FLAGS)
+
+bench-step: dev-env ## the native step alone, beside what memory and cores allow (BENCH_FLAGS=)
+	$(VENV_PYTHON) -m tests.bench.step $(BENCH_FLAGS)
 
 bench-pipe: dev-env ## what the road costs per token, without a model (BENCH_FLAGS=…)
 	$(VENV_PYTHON) -m tests.bench.pipe $(BENCH_FLAGS)

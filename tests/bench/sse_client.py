@@ -11,6 +11,12 @@ from dataclasses import dataclass, field
 
 LAST_CHUNK = b"0\r\n"
 _TEXT = re.compile(rb'"content":"[^"]')
+# Most events need no more than a look; what they say is parsed only where it counts.
+_HAS_TOKENS = re.compile(rb'"(?:content|text)": ?"')
+_IS_EMPTY_TURN = re.compile(rb'"content": ?""')
+_HAS_MORE = re.compile(rb'"usage": ?\{|"error"')
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 
 
 @dataclass(slots=True)
@@ -18,15 +24,20 @@ class Answer:
     """What one streamed request brought. Times are seconds of time.perf_counter()."""
 
     sent: float
-    event_times: list[float] = field(default_factory=list)  # events that carry text
+    event_times: list[float] = field(default_factory=list)  # events that carry tokens
     ended: float = 0.0
     completion_tokens: int = 0
     error: str = ""
 
     @property
     def time_to_first_token(self) -> float:
-        """Seconds from sending the request to the first event with text."""
+        """Seconds from sending the request to the first event with tokens."""
         return self.event_times[0] - self.sent
+
+    @property
+    def gaps(self) -> list[float]:
+        """Seconds between one event and the next."""
+        return [b - a for a, b in zip(self.event_times, self.event_times[1:], strict=False)]
 
 
 class Connection:
@@ -44,11 +55,18 @@ class Connection:
 
     async def stream_chat(self, body: dict[str, object]) -> Answer:
         """Sends one streaming chat request and reads its answer to the end."""
+        return await self._stream(CHAT, body)
+
+    async def stream_completion(self, body: dict[str, object]) -> Answer:
+        """Sends one streaming request for plain completion and reads its answer to the end."""
+        return await self._stream(COMPLETIONS, body)
+
+    async def _stream(self, path: str, body: dict[str, object]) -> Answer:
         answer = Answer(sent=time.perf_counter())
-        self._writer.write(_http_request(body))
+        self._writer.write(_http_request(path, body))
         status = await self._reader.readline()
         if b" 200 " not in status:
-            answer.error = (await self._reader.read(2000)).decode(errors="replace")
+            answer.error = (status + await self._reader.read(2000)).decode(errors="replace")
             return answer
         async for line in self._reader:
             if line.startswith(b"data: {"):
@@ -65,7 +83,7 @@ def time_to_first_token(connection: socket.socket, body: dict[str, object]) -> f
 
     On a blocking socket, so that no event loop of the client's is in what it measures.
     """
-    request = _http_request(body)
+    request = _http_request(CHAT, body)
     sent = time.perf_counter()
     connection.sendall(request)
     data = b""
@@ -84,18 +102,18 @@ def _receive(connection: socket.socket) -> bytes:
     return data
 
 
-def _http_request(body: dict[str, object]) -> bytes:
+def _http_request(path: str, body: dict[str, object]) -> bytes:
     payload = json.dumps(body | {"stream": True, "stream_options": {"include_usage": True}}).encode()
-    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
-    return head + b"Content-Length: %d\r\n\r\n" % len(payload) + payload
+    head = f"POST {path} HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
+    return head.encode() + b"Content-Length: %d\r\n\r\n" % len(payload) + payload
 
 
 def _take(answer: Answer, line: bytes) -> None:
-    if b'"content":"' in line and b'"content":""' not in line:  # the common case needs no parsing
+    if _HAS_TOKENS.search(line) and not _IS_EMPTY_TURN.search(line):
         answer.event_times.append(time.perf_counter())
-        return
-    event = json.loads(line[6:])
-    if event.get("error"):
-        answer.error = str(event["error"])
-    if event.get("usage"):
-        answer.completion_tokens = event["usage"]["completion_tokens"]
+    if _HAS_MORE.search(line):
+        event = json.loads(line[6:])
+        if event.get("error"):
+            answer.error = str(event["error"])
+        if event.get("usage"):
+            answer.completion_tokens = event["usage"]["completion_tokens"]

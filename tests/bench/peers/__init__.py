@@ -1,0 +1,1 @@
+"""The servers that Postroad is measured beside, one module each."""
