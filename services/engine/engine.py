@@ -23,9 +23,15 @@ class Engine:
     """An engine that has its weights."""
 
     def __init__(
-        self, core: EngineCore, eos_token_ids: frozenset[int], max_waiting: int, grammars: GrammarLibrary
+        self,
+        core: EngineCore,
+        eos_token_ids: frozenset[int],
+        max_waiting: int,
+        num_speculative_tokens: int,
+        grammars: GrammarLibrary,
     ) -> None:
-        self.limits = ModelLimits(core.info.max_model_len, core.info.vocab_size, eos_token_ids)
+        info = core.info
+        self.limits = ModelLimits(info.max_model_len, info.vocab_size, eos_token_ids, num_speculative_tokens)
         self.counters = core.counters
         self.state = core.state()  # as of the last report
         self.step_number = 0  # of the last report

@@ -135,3 +135,16 @@ class StateCollector(Collector):
             "postroad_prefix_cache_hits", "Prompt tokens found in the prefix cache.", counters.prefix_hit_tokens
         )
         yield CounterMetricFamily("postroad_num_preemptions", "Sequences preempted.", counters.preemptions)
+        yield CounterMetricFamily(
+            "postroad_spec_decode_num_drafts",
+            "Times that guessed tokens of a sequence were checked.",
+            counters.spec_decode_drafts,
+        )
+        yield CounterMetricFamily(
+            "postroad_spec_decode_num_draft_tokens", "Tokens guessed.", counters.spec_decode_draft_tokens
+        )
+        yield CounterMetricFamily(
+            "postroad_spec_decode_num_accepted_tokens",
+            "Guessed tokens that held.",
+            counters.spec_decode_accepted_tokens,
+        )

@@ -178,6 +178,11 @@ class SequencePlan:
     def is_decode(self) -> bool:
         return len(self.token_ids) == 1
 
+    @property
+    def guesses(self) -> list[int]:
+        """The last of `token_ids` that are guesses of what will be sampled: all with a job but the first."""
+        return self.token_ids[len(self.token_ids) - len(self.sampling) + 1 :] if self.sampling else []
+
 
 @dataclass(slots=True)
 class StepPlan:

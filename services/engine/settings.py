@@ -8,6 +8,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import ByteSize, Field, model_validator
 
 from services.common.settings import StationSettings
+from services.engine.validation import MAX_SPECULATIVE_TOKENS
 
 
 class EngineSettings(StationSettings):
@@ -37,6 +38,12 @@ class EngineSettings(StationSettings):
     )
     max_num_seqs: int = Field(128, ge=1, description="Sequences that run at once.")
     max_batch_tokens: int = Field(512, ge=1, description="Tokens per step, decodes and prefill chunks together.")
+    num_speculative_tokens: int = Field(
+        0,
+        ge=0,
+        le=MAX_SPECULATIVE_TOKENS,
+        description="Tokens that a step may guess of each sequence whose request does not say, by prompt lookup.",
+    )
     max_waiting: int = Field(1024, ge=1, description="Requests that may wait; more are refused.")
 
     grammar_cache_mib: int = Field(64, ge=1, description="Room for compiled grammars that are kept, MiB.")

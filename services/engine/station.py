@@ -91,7 +91,10 @@ class EngineStation:
     def on_ready(self, core: EngineCore) -> None:
         assert self._model is not None, "the engine is ready before its model's files"
         assert self._grammars is not None, "the engine is ready before its model's files"
-        self._engine = Engine(core, self._model.files.eos_token_ids, self._settings.max_waiting, self._grammars)
+        settings, eos_token_ids = self._settings, self._model.files.eos_token_ids
+        self._engine = Engine(
+            core, eos_token_ids, settings.max_waiting, settings.num_speculative_tokens, self._grammars
+        )
         engine = self._engine
         self._metrics.collector.attach(lambda: engine.state, engine.counters)
         self._servicer.publish_engine(engine)

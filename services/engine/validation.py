@@ -10,6 +10,7 @@ from services.common.errors import ContextLengthExceeded, InvalidArgument
 from services.engine.grammar.form import OutputForm
 from services.engine.plan import SamplingParams, StopParams
 from services.engine.scheduler.sequence import Sequence
+from services.engine.scheduler.speculation import Speculation
 from services.pb.postroad.v1 import common_pb2, engine_pb2
 
 # 0.01 as the message carries it, in float32. Logits divided by much less would leave the range of float32.
@@ -20,15 +21,17 @@ MAX_CACHE_SALT_BYTES = 256
 MAX_PRIORITY = 100
 MAX_LOGPROBS = 20
 MAX_FORM_BYTES = 256 * 1024
+MAX_SPECULATIVE_TOKENS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class ModelLimits:
-    """What a request must fit."""
+    """What a request must fit, and what it gets where it does not say."""
 
     max_model_len: int  # prompt and output together, tokens
     vocab_size: int
     eos_token_ids: frozenset[int]
+    num_speculative_tokens: int = 0  # where a request does not say
 
 
 def sequence_from_request(
@@ -48,6 +51,10 @@ def sequence_from_request(
     _check_range("priority", request.priority, -MAX_PRIORITY, MAX_PRIORITY)
     _check_range("logprobs", request.logprobs, 0, MAX_LOGPROBS)
     _check_range("prompt_logprobs", request.prompt_logprobs, 0, MAX_LOGPROBS)
+    max_guesses = limits.num_speculative_tokens
+    if request.HasField("num_speculative_tokens"):
+        max_guesses = request.num_speculative_tokens
+        _check_range("num_speculative_tokens", max_guesses, 0, MAX_SPECULATIVE_TOKENS)
     return Sequence(
         sequence_id=sequence_id,
         prompt_ids=prompt_ids,
@@ -58,6 +65,7 @@ def sequence_from_request(
         priority=request.priority,
         logprobs=request.logprobs if request.HasField("logprobs") else None,
         prompt_logprobs=request.prompt_logprobs if request.HasField("prompt_logprobs") else None,
+        speculation=Speculation(max_guesses) if max_guesses else None,
     )
 
 

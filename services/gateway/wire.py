@@ -53,6 +53,7 @@ def generate_request(
             cache_salt=body.cache_salt or "",
             priority=body.priority or 0,
             structured_output=None if form is None else _structured_output(form),
+            num_speculative_tokens=body.num_speculative_tokens,
         ),
         stop=body.stops,
         skip_special_tokens=body.skip_special_tokens,

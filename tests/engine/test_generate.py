@@ -189,6 +189,25 @@ async def test_one_log_line_per_request_and_its_metrics():
         assert value("postroad_kv_cache_usage_perc") == 0
 
 
+async def test_speculation_changes_no_answer_and_is_counted():
+    script = [10, 11, 12, 13, 14, 15]
+    async with running_engine(scripted(*script)) as engine:
+        plain = await engine.generate(request([1, 2, 3], max_tokens=30))
+        message = request([1, 2, 3], max_tokens=30)
+        message.num_speculative_tokens = 4
+        guessed = await engine.generate(message)
+        assert guessed.token_ids == plain.token_ids == script * 5
+        value = engine.registry.get_sample_value
+        drafts = value("postroad_spec_decode_num_drafts_total")
+        tokens = value("postroad_spec_decode_num_draft_tokens_total")
+        assert tokens == value("postroad_spec_decode_num_accepted_tokens_total")
+        assert 30 - len(script) - 4 < drafts + tokens < 30
+        assert drafts < tokens <= 4 * drafts
+        assert value("postroad_generation_tokens_total") == 60
+        read_out = await engine.read_out()
+        assert read_out.counters["spec_decode_drafts"] == drafts
+
+
 async def test_gauges_while_requests_run():
     gate = GatedExecutor(scripted(10, 11))
     async with running_engine(gate, config=SchedulerConfig(max_num_seqs=1)) as engine:

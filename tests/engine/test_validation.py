@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -61,6 +62,7 @@ def sampling(**fields):
         pytest.param("cache_salt", engine_pb2.GenerateRequest(prompt_ids=[1], cache_salt="é" * 129)),
         pytest.param("priority", engine_pb2.GenerateRequest(prompt_ids=[1], priority=101)),
         pytest.param("priority", engine_pb2.GenerateRequest(prompt_ids=[1], priority=-101)),
+        pytest.param("num_speculative_tokens", engine_pb2.GenerateRequest(prompt_ids=[1], num_speculative_tokens=17)),
     ],
 )
 def test_refused(param, message):
@@ -80,6 +82,14 @@ def test_defaults():
     assert sequence.stop.min_tokens == 0
     assert sequence.stop.stop_token_ids == {2, 3}
     assert (sequence.cache_salt, sequence.priority) == ("", 0)
+
+
+@pytest.mark.parametrize(("setting", "given", "expected"), [(0, None, 0), (5, None, 5), (5, 0, 0), (0, 16, 16)])
+def test_speculation_is_the_requests_or_the_engines(setting, given, expected):
+    limits = replace(LIMITS, num_speculative_tokens=setting)
+    message = engine_pb2.GenerateRequest(prompt_ids=[1], num_speculative_tokens=given)
+    speculation = sequence_from_request(message, limits, 1, 0).speculation
+    assert (speculation.max_guesses if speculation is not None else 0) == expected
 
 
 def test_a_seed_is_drawn_where_none_is_given_and_zero_is_one():

@@ -25,6 +25,7 @@ from services.engine.scheduler.counters import Counters
 from services.engine.scheduler.kv_cache import KvCache, KvReadOut
 from services.engine.scheduler.queue import RankedQueue
 from services.engine.scheduler.sequence import FinishReason, Sequence, SequenceState
+from services.engine.scheduler.speculator import Speculator
 from services.engine.scheduler.step import SequenceOutput, Step, StepOrderError
 
 
@@ -47,6 +48,7 @@ class Scheduler:
         self._aging_ns = int(config.aging_s * 1e9)
         self.counters = Counters()
         self._cache = KvCache(info.num_pages, info.page_size, self.counters)
+        self._speculator = Speculator(self._cache, self.counters, info.max_model_len)
         self._live: dict[int, Sequence] = {}  # waiting and running, by id
         self._waiting = RankedQueue()
         self._running = RankedQueue()
@@ -117,6 +119,7 @@ class Scheduler:
         for sequence in decodes:
             self._schedule(step, sequence)
         self._schedule_prefills(step, prefills)
+        self._speculator.add_guesses(step, len(self._running))
         self._steps += 1
         self.counters.steps += 1
         self.counters.computed_tokens += step.plan.num_tokens
@@ -137,12 +140,13 @@ class Scheduler:
             raise StepOrderError(f"result {result.number} does not fit step {plan.number}")
         self._step = None
         now = self._clock()
+        self._speculator.note_step(step, (now - step.started_ns) / 1e9)
         outputs = self._prefill_outputs(step, result, now)
-        outputs += [
-            self._append_tokens(sequence, result, now)
-            for sequence_id, sequence in step.sequences.items()
-            if sequence_id in sampled and sequence.state is SequenceState.RUNNING
-        ]
+        for entry in plan.sequences:
+            sequence = step.sequences[entry.sequence_id]
+            if entry.sampling and sequence.state is SequenceState.RUNNING:
+                token_ids = self._speculator.held(sequence, entry, result.token_ids[entry.sequence_id])
+                outputs.append(self._append_tokens(sequence, token_ids, result, now))
         for sequence in step.aborted:
             self._cache.release(sequence)
         for page in step.given_up_pages:
@@ -240,7 +244,12 @@ class Scheduler:
         jobs = []
         if end == sequence.num_tokens and not sequence.is_prefill_only:
             jobs.append(
-                SamplingJob(sequence.sampling, sequence.prompt_ids, sequence.output_ids, sequence.forbidden_ids())
+                SamplingJob(
+                    sequence.sampling,
+                    sequence.prompt_ids,
+                    sequence.output_ids,
+                    sequence.forbidden_ids(len(sequence.output_ids)),
+                )
             )
         return SequencePlan(
             sequence_id=sequence.sequence_id,
@@ -324,19 +333,23 @@ class Scheduler:
             outputs.append(output)
         return outputs
 
-    def _append_tokens(self, sequence: Sequence, result: StepResult, now: int) -> SequenceOutput:
+    def _append_tokens(self, sequence: Sequence, token_ids: list[int], result: StepResult, now: int) -> SequenceOutput:
         """Adds new tokens up to the one that ends the sequence, if any of them does."""
         if sequence.first_token_ns is None:
             sequence.first_token_ns = now
         sequence.last_token_ns = now
         output = SequenceOutput(sequence, [], None)
-        for token_id in result.token_ids[sequence.sequence_id]:
+        for token_id in token_ids:
             output.finish_reason = self._append_token(sequence, token_id)
             if output.finish_reason is not FinishReason.ERROR:
                 output.token_ids.append(token_id)
             if output.finish_reason is not None:
-                self._finish(sequence, output.finish_reason)
                 break
+        # All but the last are computed: those that held as guesses were in the step that is over.
+        for page in self._cache.commit(sequence, max(sequence.num_computed, sequence.num_tokens - 1)):
+            self._cache.free(page)
+        if output.finish_reason is not None:
+            self._finish(sequence, output.finish_reason)
         if sequence.logprobs is not None:
             scores = result.logprobs[sequence.sequence_id]
             output.logprobs = scores.part(0, len(output.token_ids), scores.num_top)

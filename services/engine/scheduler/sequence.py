@@ -7,6 +7,7 @@ from enum import Enum, auto
 
 from services.engine.plan import OutputGrammar, SamplingParams, StopParams
 from services.engine.scheduler.prefix_tree import PrefixNode
+from services.engine.scheduler.speculation import Speculation
 
 
 class FinishReason(Enum):
@@ -43,6 +44,7 @@ class Sequence:
     prompt_logprobs: int | None = None  # likewise for the prompt's tokens from the second on
     grammar: OutputGrammar | None = None  # None: the output is free
     grammar_wait_ns: int = 0  # from arrival until the grammar was there
+    speculation: Speculation | None = None  # None: none of its tokens are guessed
 
     output_ids: list[int] = field(default_factory=list)
     state: SequenceState = SequenceState.WAITING
@@ -94,6 +96,6 @@ class Sequence:
             return self.prompt_ids[start:stop]
         return self.prompt_ids[start:] + self.output_ids[: stop - prompt_length]
 
-    def forbidden_ids(self) -> frozenset[int]:
-        """Ids that the next token must not be: the stop ids, until min_tokens are out."""
-        return self.stop.stop_token_ids if len(self.output_ids) < self.stop.min_tokens else frozenset()
+    def forbidden_ids(self, num_output: int) -> frozenset[int]:
+        """Ids that the token after `num_output` output tokens must not be: the stop ids, until min_tokens are out."""
+        return self.stop.stop_token_ids if num_output < self.stop.min_tokens else frozenset()

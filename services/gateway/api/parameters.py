@@ -119,6 +119,7 @@ class GenerationParameters(UnsupportedFields, kw_only=True):
     guided_regex: str | None = None
     guided_choice: Choice | None = None
     guided_grammar: str | None = None
+    num_speculative_tokens: Annotated[int, Meta(ge=0, le=16)] | None = None
     timings: bool | None = None  # our extension: the times of the request beside its usage
 
     @property

@@ -17,6 +17,7 @@ from services.engine.plan import SamplingParams, StopParams
 from services.engine.scheduler.config import SchedulerConfig
 from services.engine.scheduler.scheduler import Scheduler
 from services.engine.scheduler.sequence import Sequence
+from services.engine.scheduler.speculation import Speculation
 from tests.engine.executor.native_executors import native_executor
 from tests.engine.models.reference import FAMILIES
 
@@ -26,6 +27,19 @@ QWEN3 = FAMILIES["qwen3"]
 def _request(sequence_id: int, prompt: list[int], max_tokens: int) -> Sequence:
     sampling = SamplingParams(seed=sequence_id, top_p=random.Random(sequence_id).choice([0.9, 1.0]))
     return Sequence(sequence_id, prompt, sampling, StopParams(max_tokens), arrival_ns=sequence_id)
+
+
+def _repetitive_request(sequence_id: int, prompt: list[int], max_tokens: int) -> Sequence:
+    """Few tokens to choose from, with all that depends on those before: guesses often hold, and often do not."""
+    sampling = SamplingParams(
+        seed=sequence_id,
+        temperature=(0.0, 0.2, 0.7)[sequence_id % 3],
+        frequency_penalty=0.1 * (sequence_id % 2),
+        repetition_penalty=1.0 + 0.1 * (sequence_id % 4),
+        logit_bias=dict.fromkeys(range(2 + sequence_id % 3), 12.0),
+    )
+    stop = StopParams(max_tokens, min_tokens=max_tokens // 2, stop_token_ids=frozenset({1}))
+    return Sequence(sequence_id, prompt, sampling, stop, arrival_ns=sequence_id)
 
 
 def _run(executor: NativeExecutor, requests: list[Sequence], *, arrive: int = 100, **config: int) -> Scheduler:
@@ -46,11 +60,11 @@ def _run(executor: NativeExecutor, requests: list[Sequence], *, arrive: int = 10
 
 
 def _lone_runs(requests: list[Sequence]) -> list[list[int]]:
-    """The same requests one by one, each with an empty prefix cache and prefilled in one step."""
+    """The same requests one by one and without guesses, each prefilled in one step."""
     executor = native_executor(QWEN3)
     outputs = []
     for request in requests:
-        alone = _request(request.sequence_id, request.prompt_ids, request.stop.max_tokens)
+        alone = Sequence(request.sequence_id, request.prompt_ids, request.sampling, request.stop, arrival_ns=0)
         _run(executor, [alone], max_batch_tokens=512)
         outputs.append(alone.output_ids)
     return outputs
@@ -87,4 +101,18 @@ def test_pages_that_were_evicted_and_used_again() -> None:
     prompts = [_prompt(rng, 60) for _ in range(6)]
     requests = [_request(i, prompts[i % 6], 8) for i in range(12)]
     _run(native_executor(QWEN3, num_pages=16), requests, arrive=1, max_batch_tokens=40, max_num_seqs=2)
+    assert [request.output_ids for request in requests] == _lone_runs(requests)
+
+
+@pytest.mark.parametrize("num_pages", [7, 64])
+def test_fieldbug_38_requests_whose_tokens_are_guessed(num_pages: int) -> None:
+    """Greedy and seeded, with penalties, bias, stop ids and min_tokens; on few pages preempted between guesses, too."""
+    rng = random.Random(5)
+    requests = [_repetitive_request(i, _prompt(rng, rng.randrange(1, 50)), rng.randrange(30, 60)) for i in range(9)]
+    for request in requests:
+        request.speculation = Speculation(rng.choice([2, 5, 16]))
+    executor = native_executor(QWEN3, num_pages=num_pages)
+    scheduler = _run(executor, requests, arrive=3, max_batch_tokens=48, max_num_seqs=8)
+    assert (scheduler.counters.preemptions > 0) is (num_pages == 7)
+    assert scheduler.counters.spec_decode_draft_tokens > scheduler.counters.spec_decode_accepted_tokens > 50
     assert [request.output_ids for request in requests] == _lone_runs(requests)

@@ -9,6 +9,7 @@ from services.engine.plan import SamplingParams, SequencePlan, StepPlan, StopPar
 from services.engine.scheduler.config import SchedulerConfig
 from services.engine.scheduler.scheduler import Scheduler
 from services.engine.scheduler.sequence import FinishReason, Sequence, SequenceState
+from services.engine.scheduler.speculation import Speculation
 from services.engine.scheduler.step import SequenceOutput
 from tests.engine.scheduler.paged_executor import PagedExecutor, lone_run
 
@@ -40,12 +41,14 @@ class Harness:
         max_batch_tokens: int = 32,
         max_num_seqs: int = 16,
         aging_s: float = 10.0,
+        predictable: bool = False,
     ) -> None:
         self.info = ExecutorInfo(num_pages, page_size, vocab_size, max_model_len or num_pages * page_size)
         self.clock = Clock()
         config = SchedulerConfig(max_batch_tokens=max_batch_tokens, max_num_seqs=max_num_seqs, aging_s=aging_s)
         self.scheduler = Scheduler(config, self.info, self.clock)
-        self.executor = PagedExecutor(self.info)
+        self.executor = PagedExecutor(self.info, predictable=predictable)
+        self._predictable = predictable
         self.received: dict[int, list[int]] = {}  # tokens that apply returned, by sequence id
         self.scores: dict[int, list[float]] = {}  # log-probabilities of those tokens
         self.prompt_scores: dict[int, list[float]] = {}  # and of the prompts
@@ -64,6 +67,7 @@ class Harness:
         priority: int = 0,
         logprobs: int | None = None,
         prompt_logprobs: int | None = None,
+        max_guesses: int = 0,
     ) -> Sequence:
         sequence = Sequence(
             sequence_id=next(self._ids),
@@ -75,6 +79,7 @@ class Harness:
             priority=priority,
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
+            speculation=Speculation(max_guesses) if max_guesses else None,
         )
         self.scheduler.add(sequence)
         self._sequences[sequence.sequence_id] = sequence
@@ -129,7 +134,7 @@ class Harness:
         return plans
 
     def expected(self, sequence: Sequence) -> list[int]:
-        return lone_run(sequence.prompt_ids, sequence.stop, self.info)
+        return lone_run(sequence.prompt_ids, sequence.stop, self.info, predictable=self._predictable)
 
     def assert_complete(self, sequence: Sequence) -> None:
         """The sequence ended by itself with exactly the tokens of its lone run."""

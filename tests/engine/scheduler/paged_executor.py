@@ -3,6 +3,8 @@
 A slot of a page holds a digest of the whole prefix that ends there, made from the digest in the slot before it: like
 real keys and values, it depends on all that came before. A page wrongly shared or reused, a token lost or doubled
 changes what follows; a slot that is read before it is written, or written twice in one step, fails at once.
+
+A predictable one mostly counts up from the last token, so that what it makes is often found in the text before.
 """
 
 from __future__ import annotations
@@ -18,14 +20,18 @@ def extend_digest(digest: int, token_id: int) -> int:
     return zlib.crc32(token_id.to_bytes(4, "little"), digest)
 
 
-def choose_token(digest: int, vocab_size: int, forbidden_ids: frozenset[int] = frozenset()) -> int:
+def choose_token(
+    digest: int, last_id: int, vocab_size: int, forbidden_ids: frozenset[int], *, predictable: bool
+) -> int:
     """The token that follows a prefix. Never one of `forbidden_ids`."""
+    if predictable and digest // vocab_size % 8 and (following := (last_id + 1) % vocab_size) not in forbidden_ids:
+        return following
     while (token_id := digest % vocab_size) in forbidden_ids:
         digest = extend_digest(digest, token_id)
     return token_id
 
 
-def lone_run(prompt_ids: list[int], stop: StopParams, info: ExecutorInfo) -> list[int]:
+def lone_run(prompt_ids: list[int], stop: StopParams, info: ExecutorInfo, *, predictable: bool = False) -> list[int]:
     """The output of a request on its own, computed without pages, batches or a scheduler."""
     digest = 0
     for token_id in prompt_ids:
@@ -33,7 +39,9 @@ def lone_run(prompt_ids: list[int], stop: StopParams, info: ExecutorInfo) -> lis
     output: list[int] = []
     while len(output) < stop.max_tokens and len(prompt_ids) + len(output) < info.max_model_len:
         may_stop = len(output) >= stop.min_tokens
-        token_id = choose_token(digest, info.vocab_size, frozenset() if may_stop else stop.stop_token_ids)
+        forbidden_ids = frozenset() if may_stop else stop.stop_token_ids
+        last_id = output[-1] if output else prompt_ids[-1]
+        token_id = choose_token(digest, last_id, info.vocab_size, forbidden_ids, predictable=predictable)
         output.append(token_id)
         if may_stop and token_id in stop.stop_token_ids:
             break
@@ -66,8 +74,9 @@ def _scores(digests: list[int], token_ids: list[int], num_top: int) -> TokenLogp
 class PagedExecutor:
     """Implements `Executor` over a dict of slots."""
 
-    def __init__(self, info: ExecutorInfo) -> None:
+    def __init__(self, info: ExecutorInfo, *, predictable: bool = False) -> None:
         self.info = info
+        self._predictable = predictable
         self._slots: dict[tuple[int, int], int] = {}
 
     def execute(self, plan: StepPlan) -> StepResult:
@@ -82,8 +91,7 @@ class PagedExecutor:
                 for length, job in enumerate(jobs, start=end - len(jobs) + 1):
                     self._check_history(sequence, length, job)
                 sampled[sequence.sequence_id] = [
-                    choose_token(digest, self.info.vocab_size, job.forbidden_ids)
-                    for digest, job in zip(rows[-len(jobs) :], jobs, strict=True)
+                    self._sample(digest, job) for digest, job in zip(rows[-len(jobs) :], jobs, strict=True)
                 ]
         return StepResult(
             plan.number,
@@ -104,6 +112,11 @@ class PagedExecutor:
 
     def close(self) -> None:
         self._slots.clear()
+
+    def _sample(self, digest: int, job: SamplingJob) -> int:
+        last_id = job.output_ids[-1] if job.output_ids else job.prompt_ids[-1]
+        vocab_size = self.info.vocab_size
+        return choose_token(digest, last_id, vocab_size, job.forbidden_ids, predictable=self._predictable)
 
     def _write(self, plan: SequencePlan, written: set[tuple[int, int]]) -> list[int]:
         assert plan.token_ids, "a sequence without tokens is in the plan"

@@ -23,14 +23,18 @@ class RandomSchedule(RuleBasedStateMachine):
         page_size=st.sampled_from([1, 2, 4]),
         max_batch_tokens=st.integers(4, 24),
         max_num_seqs=st.integers(1, 4),
+        predictable=st.booleans(),
     )
-    def start(self, num_pages: int, page_size: int, max_batch_tokens: int, max_num_seqs: int) -> None:
+    def start(
+        self, *, num_pages: int, page_size: int, max_batch_tokens: int, max_num_seqs: int, predictable: bool
+    ) -> None:
         self.engine = Harness(
             num_pages=num_pages,
             page_size=page_size,
             vocab_size=5,  # few ids: prompts and outputs coincide often
             max_batch_tokens=max_batch_tokens,
             max_num_seqs=max_num_seqs,
+            predictable=predictable,
         )
 
     @rule(
@@ -41,6 +45,7 @@ class RandomSchedule(RuleBasedStateMachine):
         min_tokens=st.integers(0, 6),
         stop_ids=st.frozensets(st.integers(0, 4), max_size=2),
         salt=st.sampled_from(["", "", "tenant"]),
+        max_guesses=st.sampled_from([0, 1, 3, 9]),
     )
     def add(
         self,
@@ -52,6 +57,7 @@ class RandomSchedule(RuleBasedStateMachine):
         min_tokens: int,
         stop_ids: frozenset[int],
         salt: str,
+        max_guesses: int,
     ) -> None:
         seed, length = prefix
         prompt_ids = [token_id % 5 for token_id in prompt(length, seed)] + tail
@@ -63,6 +69,7 @@ class RandomSchedule(RuleBasedStateMachine):
                 stop_ids=stop_ids,
                 cache_salt=salt,
                 priority=priority,
+                max_guesses=max_guesses,
             )
         )
 

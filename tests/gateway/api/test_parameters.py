@@ -124,6 +124,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("priority", {"priority": 101}, "priority"),
     ("cache_salt_long", {"cache_salt": "é" * 129}, "cache_salt"),
     ("cache_salt_type", {"cache_salt": 5}, "cache_salt"),
+    ("speculative_low", {"num_speculative_tokens": -1}, "num_speculative_tokens"),
+    ("speculative_high", {"num_speculative_tokens": 17}, "num_speculative_tokens"),
     ("template_kwargs", {"chat_template_kwargs": [1]}, "chat_template_kwargs"),
     ("min_over_max_completion", {"min_tokens": 5, "max_completion_tokens": 4}, "min_tokens"),
     ("deep_template_kwargs", {"chat_template_kwargs": nested(33)}, "chat_template_kwargs"),
@@ -166,6 +168,7 @@ async def test_every_parameter_reaches_the_stations(gateway: RunningGateway) -> 
         include_stop_str_in_output=True,
         priority=-3,
         cache_salt="tenant",
+        num_speculative_tokens=0,
     )
     assert response.status_code == 200
     [request] = gateway.stations.detokenizer.requests
@@ -182,6 +185,8 @@ async def test_every_parameter_reaches_the_stations(gateway: RunningGateway) -> 
         True,
     )
     assert (request.request.priority, request.request.cache_salt) == (-3, "tenant")
+    assert request.request.HasField("num_speculative_tokens")
+    assert request.request.num_speculative_tokens == 0
 
 
 async def test_what_is_left_out_or_null_stays_unset(gateway: RunningGateway) -> None:
