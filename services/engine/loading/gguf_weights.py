@@ -29,7 +29,24 @@ _LAYER_NAMES = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-_IN_CONFIG = {"rope_freqs.weight"}  # config_from_gguf has read it
+# With norms behind attention and MLP.
+_POST_NORM_NAMES = {
+    "post_attention_norm": "post_attention_layernorm",
+    "ffn_norm": "pre_feedforward_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
+_OWN_LAYER_NAMES: Mapping[str, Mapping[str, str]] = {
+    "gemma2": _POST_NORM_NAMES,
+    "gemma3": _POST_NORM_NAMES,
+    "phi3": {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
+}
+_INTERLEAVED_ROPE = ("llama", "smollm3")
+_OFFSET_NORMS = ("gemma", "gemma2", "gemma3")  # the file has 1 + weight
+_IN_CONFIG = {
+    "rope_freqs.weight",
+    "rope_factors_long.weight",
+    "rope_factors_short.weight",
+}  # config_from_gguf reads them
 _PARAMETER = re.compile(r"(?:blk\.(?P<layer>\d+)\.)?(?P<module>\w+)\.(?P<leaf>weight|bias)")
 
 _PLAIN: Mapping[GGMLQuantizationType, npt.DTypeLike] = {
@@ -44,30 +61,35 @@ def iter_gguf(path: Path, config: Mapping[str, Any]) -> Iterator[tuple[str, npt.
     file = read_gguf(path)
     for info in file.tensors.values():
         if info.name not in _IN_CONFIG:
-            yield hugging_face_name(info.name), _array(info, _rows(file, info, config))
+            array = _array(info, _rows(file, info, config))
+            if file.architecture in _OFFSET_NORMS and info.name.endswith("norm.weight"):
+                array = array.astype(np.float32) - 1
+            yield hugging_face_name(info.name, file.architecture), array
 
 
-def hugging_face_name(name: str) -> str:
+def hugging_face_name(name: str, architecture: str) -> str:
     """`blk.3.attn_q.weight` → `model.layers.3.self_attn.q_proj.weight`. Raises UnsupportedArchitecture."""
+    layer_names = {**_LAYER_NAMES, **_OWN_LAYER_NAMES.get(architecture, {})}
     if match := _PARAMETER.fullmatch(name):
         layer, module, leaf = match.group("layer", "module", "leaf")
         if layer is None and module in _MODEL_NAMES:
             return f"{_MODEL_NAMES[module]}.{leaf}"
-        if layer is not None and module in _LAYER_NAMES:
-            return f"model.layers.{layer}.{_LAYER_NAMES[module]}.{leaf}"
+        if layer is not None and module in layer_names:
+            return f"model.layers.{layer}.{layer_names[module]}.{leaf}"
     raise UnsupportedArchitecture(f"the GGUF file has a tensor {name}, which has no counterpart in a dense decoder")
 
 
 def _rows(file: GgufFile, info: TensorInfo, config: Mapping[str, Any]) -> npt.NDArray[np.uint8]:
     """The tensor's rows, still quantized, in Hugging Face's order.
 
-    For the architecture `llama` alone, the writer put the two halves of each head's queries and keys together pair
-    by pair, as interleaved rope wants them; here they are parted again. Whole rows move, so this needs no dequantizing.
+    For the architectures `llama` and `smollm3`, the writer put the two halves of each head's queries and keys together
+    pair by pair, as interleaved rope wants them; here they are parted again. Whole rows move, so this needs no
+    dequantizing.
     """
     data = file.data(info)
     module = info.name.rsplit(".", 2)[-2]
     heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}.get(module)
-    if file.architecture != "llama" or heads is None:
+    if file.architecture not in _INTERLEAVED_ROPE or heads is None:
         return data
     data = data.reshape(info.shape[0], -1)  # a bias has one element a row
     paired = data.reshape(heads, -1, 2, data.shape[-1])

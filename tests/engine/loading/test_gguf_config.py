@@ -153,7 +153,7 @@ def test_other_frequencies_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("metadata", "words"),
     [
-        (model_metadata("gemma2"), "architecture 'gemma2'"),
+        (model_metadata("olmo2"), "architecture 'olmo2'"),
         (model_metadata("llama", expert_count=8), "mixture of experts"),
         (model_metadata("llama") | {"split.count": 3}, "one of 3 parts"),
         (model_metadata("llama", **{"rope.dimension_count": 8}), "only a part of each head"),

@@ -182,14 +182,14 @@ class TestGguf:
         ],
     )
     def test_names(self, name: str, ours: str) -> None:
-        assert hugging_face_name(name) == ours
+        assert hugging_face_name(name, "llama") == ours
 
     @pytest.mark.parametrize(
         "name", ["blk.0.ffn_gate_exps.weight", "blk.0.ssm_a", "attn_q.weight", "blk.0.output.weight"]
     )
     def test_unknown_tensor_is_named(self, name: str) -> None:
         with pytest.raises(UnsupportedArchitecture, match=name):
-            hugging_face_name(name)
+            hugging_face_name(name, "llama")
 
     def test_unreadable_quantization_is_named(self, tmp_path: Path) -> None:
         path = write_gguf(
