@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from services.gateway.scored import Scored
+
 
 @dataclass(frozen=True, slots=True)
 class EngineStart:
@@ -52,7 +54,8 @@ class Ending:
 class Delta:
     """New text of one choice, possibly empty; `start` in the choice's first, `ending` in its last.
 
-    `tokens`: how many it stands for, those whose text is still held back included.
+    `tokens`: how many it stands for, those whose text is still held back included. `scored`: the tokens whose text
+    begins in what was sent so far, where log-probabilities are asked for.
     """
 
     choice: int
@@ -60,3 +63,4 @@ class Delta:
     tokens: int
     start: EngineStart | None = None
     ending: Ending | None = None
+    scored: Scored | None = None

@@ -177,11 +177,12 @@ class Road:
         times = run.times
         times.generate_start = time.monotonic_ns()
         last: Delta | None = None
+        scored = wire.is_scored(run.request)
         try:
             with closing(call):
                 await call.send(run.request)
                 while (message := await call.read()) is not None:
-                    delta = wire.read_delta(message, run.choice)
+                    delta = wire.read_delta(message, run.choice, scored=scored)
                     if not times.first_delta:
                         times.first_delta, times.engine_start = time.monotonic_ns(), delta.start
                     if delta.ending is None:

@@ -7,6 +7,7 @@ from services.gateway.api.parameters import GenerationParameters
 from services.gateway.deltas import Delta, Ending, EngineStart, StationTimes, Usage
 from services.gateway.forms import OutputForm
 from services.gateway.prompts import ChatPrompt, TextPrompts
+from services.gateway.scored import Scored, ScoredToken, TokenText, TopToken
 from services.pb.postroad.v1 import common_pb2, detokenizer_pb2, engine_pb2, tokenizer_pb2
 
 _UINT64_MASK = 2**64 - 1
@@ -54,10 +55,13 @@ def generate_request(
             priority=body.priority or 0,
             structured_output=None if form is None else _structured_output(form),
             num_speculative_tokens=body.num_speculative_tokens,
+            logprobs=body.num_logprobs,
+            prompt_logprobs=body.num_prompt_logprobs,
         ),
         stop=body.stops,
         skip_special_tokens=body.skip_special_tokens,
         include_stop_str_in_output=body.include_stop_str_in_output,
+        echo=body.echoes_prompt or None,
     )
 
 
@@ -90,7 +94,12 @@ def _sampling(body: GenerationParameters, repeat: int) -> common_pb2.SamplingPar
     )
 
 
-def read_delta(message: detokenizer_pb2.TextDelta, choice: int) -> Delta:
+def is_scored(request: detokenizer_pb2.GenerateTextRequest) -> bool:
+    """Whether its deltas have log-probabilities."""
+    return request.request.HasField("logprobs") or request.request.HasField("prompt_logprobs")
+
+
+def read_delta(message: detokenizer_pb2.TextDelta, choice: int, *, scored: bool = False) -> Delta:
     """A message of Detokenizer.Generate. Raises Internal for an end that is none."""
     start = message.start if message.HasField("start") else None
     return Delta(
@@ -99,6 +108,21 @@ def read_delta(message: detokenizer_pb2.TextDelta, choice: int) -> Delta:
         tokens=message.num_tokens,
         start=None if start is None else EngineStart(start.schedule_wait_us, start.prefill_us),
         ending=_read_end(message.end) if message.HasField("end") else None,
+        scored=_read_scored(message) if scored else None,
+    )
+
+
+def _read_scored(message: detokenizer_pb2.TextDelta) -> Scored:
+    return Scored([_read_token(token) for token in message.tokens], [_read_token(t) for t in message.prompt_tokens])
+
+
+def _read_token(message: detokenizer_pb2.TextToken) -> ScoredToken:
+    return ScoredToken(
+        TokenText(message.id, message.token, message.bytes),
+        message.logprob if message.HasField("logprob") else None,
+        message.rank,
+        message.text_offset,
+        [TopToken(TokenText(top.id, top.token, top.bytes), top.logprob) for top in message.top],
     )
 
 

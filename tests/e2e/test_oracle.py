@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from services.engine.loading.files import read_model_files
-from services.engine.loading.source import resolve
 from tests.e2e.client import Client, user
 from tests.support.stack import Stack
 
@@ -51,27 +49,9 @@ CHATS: list[list[dict[str, str]]] = [
 
 
 @pytest.fixture(scope="module")
-def oracle(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def oracle(reference_model: tuple[Any, Any]) -> list[str]:
     """Greedy answers of transformers' own model, tokenizer and template to CHATS."""
-    import torch  # noqa: PLC0415
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer  # noqa: PLC0415
-    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint  # noqa: PLC0415
-
-    torch.set_num_threads(1)  # two threads that wait for each other on busy cores are slower than one
-    source = resolve("default")
-    files = read_model_files(source)
-    folder = tmp_path_factory.mktemp("tokenizer")
-    for name, content in files.tokenizer_files.items():
-        (folder / name).write_bytes(content)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**files.config), dtype=torch.float32)
-    # transformers' own reader of the file: from_pretrained(gguf_file=...) would need accelerate
-    weights = load_gguf_checkpoint(source.path, return_tensors=True, model_to_load=model)["tensors"]
-    missing = model.load_state_dict(weights, strict=False).missing_keys
-    assert missing == ["lm_head.weight"], missing  # tied to the embedding
-    model.tie_weights()
-    model.eval()
-    return [_greedy(model, tokenizer, chat) for chat in CHATS]
+    return [_greedy(*reference_model, chat) for chat in CHATS]
 
 
 def _greedy(model: Any, tokenizer: Any, chat: list[dict[str, str]]) -> str:

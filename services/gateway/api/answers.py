@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,6 +13,7 @@ from services.gateway.api.parameters import GenerationParameters
 from services.gateway.deltas import Usage
 from services.gateway.parts import Content, Part, PartReader
 from services.gateway.prompts import Prompts
+from services.gateway.scored import Scored
 from services.gateway.sse import DONE, TextEventTemplate, event
 
 
@@ -68,8 +69,14 @@ class ChoiceForm(Protocol):
     def finish(self, index: int, reason: str) -> dict[str, Any]:
         """The choice's last chunk."""
 
+    def logprobs(self, scored: Scored) -> dict[str, Any] | None:
+        """What a choice has in `logprobs` for these tokens."""
+
     def whole(self, choice: WholeChoice) -> dict[str, Any]:
         """The whole choice."""
+
+    def answer_fields(self, choices: Sequence[WholeChoice]) -> dict[str, Any]:
+        """What a whole answer has beside its choices."""
 
 
 class Answer(Protocol):
@@ -78,7 +85,7 @@ class Answer(Protocol):
     def events(self, update: Update, summary: Summary | None = None) -> bytes:
         """The events of an update; `summary` comes with the request's last one."""
 
-    def whole(self, choices: Iterable[WholeChoice], summary: Summary) -> bytes:
+    def whole(self, choices: Sequence[WholeChoice], summary: Summary) -> bytes:
         """The answer as one JSON object."""
 
 
@@ -95,6 +102,7 @@ class ChoicesAnswer:
         self._include_usage = include_usage
         self._chunk_tail: dict[str, Any] = {"usage": None} if include_usage else {}
         self._templates: dict[int, TextEventTemplate] = {}  # of the choices that have begun
+        self._waiting: dict[int, Scored] = {}  # tokens for each choice's next chunk
 
     def events(self, update: Update, summary: Summary | None = None) -> bytes:
         """The events of an update; `summary` comes with the request's last one."""
@@ -102,13 +110,15 @@ class ChoicesAnswer:
         events = b""
         if update.usage is not None:
             self._chunk_tail = {"usage": usage_fields(update.usage)}  # no template holds: each chunk is another
+        if update.scored is not None:
+            self._waiting.setdefault(update.choice, Scored()).extend(update.scored)
         if template is None:
             events, template = self._begin(update.choice)
         for part in update.parts:
-            if isinstance(part, Content) and update.usage is None:
+            if isinstance(part, Content) and update.usage is None and update.scored is None:
                 events += template.fill(part.text)
             else:
-                events += _encode(self._chunk(self._form.part(update.choice, part)))
+                events += _encode(self._chunk(self._scored(update.choice, self._form.part(update.choice, part))))
         if update.finish_reason is not None:
             events += self._finish(update.choice, update.finish_reason, summary)
         return events
@@ -124,7 +134,7 @@ class ChoicesAnswer:
 
         Timings ride in the last chunk.
         """
-        finish = self._chunk(self._form.finish(choice, reason))
+        finish = self._chunk(self._scored(choice, self._form.finish(choice, reason)))
         if summary is None:
             return _encode(finish)
         if self._include_usage:
@@ -133,13 +143,21 @@ class ChoicesAnswer:
             finish["timings"] = summary.timings
         return _encode(finish) + DONE
 
+    def _scored(self, choice: int, chunk: dict[str, Any]) -> dict[str, Any]:
+        """A choice's chunk with the log-probabilities that wait for it."""
+        waiting = self._waiting.pop(choice, None)
+        if waiting is not None and (waiting.tokens or waiting.prompt_tokens):
+            chunk["logprobs"] = self._form.logprobs(waiting)
+        return chunk
+
     def _chunk(self, choice: dict[str, Any]) -> dict[str, Any]:
         return {**self._chunk_head, "choices": [choice], **self._chunk_tail}
 
-    def whole(self, choices: Iterable[WholeChoice], summary: Summary) -> bytes:
+    def whole(self, choices: Sequence[WholeChoice], summary: Summary) -> bytes:
         """The answer as one JSON object."""
         forms = [self._form.whole(choice) for choice in choices]
-        return msgspec.json.encode({**self._head.fields(self._form.whole_kind), "choices": forms, **summary.fields()})
+        fields = {**self._head.fields(self._form.whole_kind), "choices": forms}
+        return msgspec.json.encode({**fields, **self._form.answer_fields(choices), **summary.fields()})
 
 
 def _encode(chunk: dict[str, Any]) -> bytes:

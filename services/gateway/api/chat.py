@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -9,9 +10,11 @@ from msgspec import Meta
 
 from services.gateway.api.answers import Answer, AnswerHead, ChoicesAnswer
 from services.gateway.api.choices import WholeChoice
+from services.gateway.api.logprobs import chat_logprobs, prompt_logprobs
 from services.gateway.api.parameters import (
     OFF_VALUES,
     GenerationParameters,
+    LogprobCount,
     TokenCount,
     check_parameters,
 )
@@ -26,6 +29,7 @@ from services.gateway.parts import (
     ToolCallStart,
 )
 from services.gateway.prompts import ChatPrompt
+from services.gateway.scored import Scored
 from services.gateway.validation import decode, refuse_later_features, require_depth
 
 MAX_TEMPLATE_KWARGS_DEPTH = 32
@@ -52,6 +56,13 @@ class ChatRequest(GenerationParameters, kw_only=True):
     add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     max_completion_tokens: TokenCount | None = None
+    logprobs: bool | None = None
+    top_logprobs: LogprobCount | None = None
+    echo: Any = None
+
+    @property
+    def num_logprobs(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
 
     @property
     def token_limit(self) -> int | None:
@@ -104,6 +115,10 @@ class ChatForm:
     chunk_kind = "chat.completion.chunk"
     whole_kind = "chat.completion"
 
+    def __init__(self, body: GenerationParameters) -> None:
+        self._has_logprobs = body.num_logprobs is not None
+        self._num_prompt_logprobs = body.prompt_logprobs
+
     def opening(self, index: int) -> dict[str, Any]:
         """The chunk that names the role, once and first."""
         return _chunk_choice(index, {"role": "assistant", "content": ""})
@@ -116,10 +131,25 @@ class ChatForm:
         """The choice's last chunk: an empty delta."""
         return _chunk_choice(index, {}, reason)
 
+    def logprobs(self, scored: Scored) -> dict[str, Any] | None:
+        """The choice's `logprobs`."""
+        return chat_logprobs(scored.tokens) if self._has_logprobs else None
+
     def whole(self, choice: WholeChoice) -> dict[str, Any]:
         """The whole choice."""
-        message = _message(choice)
-        return {"index": choice.index, "message": message, "logprobs": None, "finish_reason": choice.finish_reason}
+        logprobs = self.logprobs(choice.scored)
+        return {
+            "index": choice.index,
+            "message": _message(choice),
+            "logprobs": logprobs,
+            "finish_reason": choice.finish_reason,
+        }
+
+    def answer_fields(self, choices: Sequence[WholeChoice]) -> dict[str, Any]:
+        """As in vLLM's API, the prompt's log-probabilities: all choices have the same prompt."""
+        if self._num_prompt_logprobs is None:
+            return {}
+        return {"prompt_logprobs": prompt_logprobs(choices[0].scored.prompt_tokens, self._num_prompt_logprobs)}
 
 
 def _chunk_choice(index: int, delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
@@ -164,8 +194,12 @@ class ChatDialect:
     def parse(self, data: bytes) -> tuple[GenerationParameters, ChatPrompt]:
         """The checked body and its prompt. Raises ApiError 400."""
         body = decode(_BODY, data)
-        refuse_later_features(body, OFF_VALUES)
+        refuse_later_features(body, {**OFF_VALUES, "echo": (False,)})
         check_parameters(body)
+        if body.max_tokens == 0:
+            raise invalid("max_tokens must be at least 1", "max_tokens")
+        if body.top_logprobs and not body.logprobs:
+            raise invalid("top_logprobs is only allowed when logprobs is true", "top_logprobs")
         return body, chat_prompt(body.messages, body.add_generation_prompt, body.chat_template_kwargs)
 
     def reader(self, _body: GenerationParameters) -> PartReader:
@@ -174,4 +208,4 @@ class ChatDialect:
 
     def answer(self, head: AnswerHead, body: GenerationParameters) -> Answer:
         """What builds the answer."""
-        return ChoicesAnswer(head, body.include_usage, ChatForm())
+        return ChoicesAnswer(head, body.include_usage, ChatForm(body))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from services.gateway.deltas import Delta, Ending, Usage
 from services.gateway.parts import Content, Part, PartReader, Reasoning, ToolCallArguments, ToolCallStart
 from services.gateway.runs import Run
+from services.gateway.scored import Scored
 
 
 @dataclass(slots=True)
@@ -18,6 +19,7 @@ class Update:
     parts: Sequence[Part]
     finish_reason: str | None = None
     usage: Usage | None = None  # of the request so far, where that is asked for
+    scored: Scored | None = None  # the next tokens, where log-probabilities are asked for
 
 
 class Choices:
@@ -38,10 +40,10 @@ class Choices:
         if parts and isinstance(parts[-1], Reasoning):
             self._reasoning_tokens += delta.tokens
         if delta.ending is None:
-            return Update(delta.choice, parts)
+            return Update(delta.choice, parts, scored=delta.scored)
         self._endings[delta.choice] = delta.ending
         parts = [*parts, *reader.close()]
-        return Update(delta.choice, parts, reader.finish_reason(delta.ending.finish_reason))
+        return Update(delta.choice, parts, reader.finish_reason(delta.ending.finish_reason), scored=delta.scored)
 
     def usage_so_far(self) -> Usage:
         """Of all choices together, as far as they have come. Cached tokens are not known before the end."""
@@ -96,6 +98,7 @@ class WholeChoice:
     reasoning: list[str] = field(default_factory=list)
     tool_calls: dict[int, WholeToolCall] = field(default_factory=dict)
     finish_reason: str | None = None
+    scored: Scored = field(default_factory=Scored)
 
     def add(self, update: Update) -> None:
         """Adds what came."""
@@ -110,3 +113,5 @@ class WholeChoice:
                 case ToolCallArguments():
                     self.tool_calls[part.call].arguments.append(part.text)
         self.finish_reason = update.finish_reason
+        if update.scored is not None:
+            self.scored.extend(update.scored)

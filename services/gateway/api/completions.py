@@ -9,10 +9,12 @@ import msgspec
 
 from services.gateway.api.answers import Answer, AnswerHead, ChoicesAnswer
 from services.gateway.api.choices import WholeChoice
-from services.gateway.api.parameters import OFF_VALUES, GenerationParameters, TokenId, check_parameters
+from services.gateway.api.logprobs import completion_logprobs, prompt_logprobs
+from services.gateway.api.parameters import OFF_VALUES, GenerationParameters, LogprobCount, TokenId, check_parameters
 from services.gateway.errors import invalid
 from services.gateway.parts import Content, Part, PartReader, TextReader
 from services.gateway.prompts import IdsPrompts, Prompts, TextPrompts
+from services.gateway.scored import Scored
 from services.gateway.validation import decode, refuse_later_features, require_length
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
@@ -28,6 +30,23 @@ class CompletionRequest(GenerationParameters, kw_only=True):
 
     prompt: PromptField | None = None
     add_special_tokens: bool | None = None
+    logprobs: LogprobCount | None = None
+    echo: bool | None = None
+    top_logprobs: Any = None
+
+    @property
+    def num_logprobs(self) -> int | None:
+        return self.logprobs
+
+    @property
+    def num_prompt_logprobs(self) -> int | None:
+        """An echoed prompt has log-probabilities as the output has."""
+        given = (self.prompt_logprobs, self.logprobs if self.echo else None)
+        return max((count for count in given if count is not None), default=None)
+
+    @property
+    def echoes_prompt(self) -> bool:
+        return bool(self.echo)
 
     @property
     def token_limit(self) -> int | None:
@@ -72,6 +91,11 @@ class CompletionForm:
     chunk_kind = "text_completion"
     whole_kind = "text_completion"
 
+    def __init__(self, body: GenerationParameters) -> None:
+        self._num_logprobs = body.num_logprobs
+        self._num_prompt_logprobs = body.prompt_logprobs
+        self._echoes = body.echoes_prompt
+
     def opening(self, _index: int) -> None:
         """None: a text completion has no role."""
 
@@ -84,9 +108,24 @@ class CompletionForm:
         """The choice's last chunk: no text."""
         return _choice(index, "", reason)
 
+    def logprobs(self, scored: Scored) -> dict[str, Any] | None:
+        """The choice's `logprobs`; with `echo` of the prompt's tokens, too."""
+        if self._num_logprobs is None:
+            return None
+        prompt_tokens = scored.prompt_tokens if self._echoes else []
+        return completion_logprobs([*prompt_tokens, *scored.tokens], self._num_logprobs)
+
     def whole(self, choice: WholeChoice) -> dict[str, Any]:
-        """The whole choice."""
-        return _choice(choice.index, "".join(choice.content), choice.finish_reason)
+        """The whole choice; `prompt_logprobs` is where vLLM's API has it."""
+        fields = _choice(choice.index, "".join(choice.content), choice.finish_reason)
+        fields["logprobs"] = self.logprobs(choice.scored)
+        if self._num_prompt_logprobs is not None:
+            fields["prompt_logprobs"] = prompt_logprobs(choice.scored.prompt_tokens, self._num_prompt_logprobs)
+        return fields
+
+    def answer_fields(self, _choices: Sequence[WholeChoice]) -> dict[str, Any]:
+        """None beside the choices."""
+        return {}
 
 
 def _choice(index: int, text: str, finish_reason: str | None) -> dict[str, Any]:
@@ -103,7 +142,7 @@ class CompletionDialect:
     def parse(self, data: bytes) -> tuple[GenerationParameters, Prompts]:
         """The checked body and its prompts. Raises ApiError 400."""
         body = decode(_BODY, data)
-        refuse_later_features(body, OFF_VALUES)
+        refuse_later_features(body, {**OFF_VALUES, "top_logprobs": (0,)})
         check_parameters(body)
         return body, completion_prompts(body.prompt, body.add_special_tokens)
 
@@ -113,4 +152,4 @@ class CompletionDialect:
 
     def answer(self, head: AnswerHead, body: GenerationParameters) -> Answer:
         """What builds the answer."""
-        return ChoicesAnswer(head, body.include_usage, CompletionForm())
+        return ChoicesAnswer(head, body.include_usage, CompletionForm(body))

@@ -20,6 +20,7 @@ MAX_CACHE_SALT_BYTES = 256
 TokenId = Annotated[int, Meta(ge=0, le=UINT32_MAX)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Probability = Annotated[float, Meta(ge=0, le=1)]
+LogprobCount = Annotated[int, Meta(ge=0, le=20)]
 TokenCount = Annotated[int, Meta(ge=1, le=UINT32_MAX)]
 
 
@@ -34,10 +35,6 @@ class UnsupportedFields(msgspec.Struct, kw_only=True):
     """Fields of known meaning that this server does not have: refused by name rather than ignored in silence."""
 
     best_of: Any = None
-    logprobs: Any = None
-    top_logprobs: Any = None
-    prompt_logprobs: Any = None
-    echo: Any = None
     suffix: Any = None
     tools: Any = None
     tool_choice: Any = None
@@ -62,10 +59,6 @@ class UnsupportedFields(msgspec.Struct, kw_only=True):
 # Values that leave each feature off; null always does.
 OFF_VALUES: dict[str, tuple[Any, ...]] = {
     "best_of": (1,),
-    "logprobs": (False,),
-    "top_logprobs": (0,),
-    "prompt_logprobs": (False,),
-    "echo": (False,),
     "suffix": ("",),
     "tools": ([],),
     "tool_choice": ("none",),
@@ -95,7 +88,7 @@ class GenerationParameters(UnsupportedFields, kw_only=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: Annotated[int, Meta(ge=1, le=MAX_N)] | None = None
-    max_tokens: TokenCount | None = None
+    max_tokens: Annotated[int, Meta(ge=0, le=UINT32_MAX)] | None = None
     min_tokens: Annotated[int, Meta(ge=0, le=UINT32_MAX)] | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
@@ -120,6 +113,7 @@ class GenerationParameters(UnsupportedFields, kw_only=True):
     guided_choice: Choice | None = None
     guided_grammar: str | None = None
     num_speculative_tokens: Annotated[int, Meta(ge=0, le=16)] | None = None
+    prompt_logprobs: LogprobCount | None = None
     timings: bool | None = None  # our extension: the times of the request beside its usage
 
     @property
@@ -141,6 +135,21 @@ class GenerationParameters(UnsupportedFields, kw_only=True):
     def continuous_usage(self) -> bool:
         """Whether each chunk of a stream has the usage so far."""
         return bool(self.stream_options and self.stream_options.continuous_usage_stats)
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """Alternatives with the log-probability of each output token; None: no log-probabilities."""
+        return None
+
+    @property
+    def num_prompt_logprobs(self) -> int | None:
+        """Likewise for the prompt's tokens."""
+        return self.prompt_logprobs
+
+    @property
+    def echoes_prompt(self) -> bool:
+        """Whether the text begins with the prompt's."""
+        return False
 
     @property
     def token_limit(self) -> int | None:
@@ -168,3 +177,5 @@ def check_parameters(body: GenerationParameters) -> None:
         raise invalid(f"min_tokens must be at most {body.token_limit_field}, {body.token_limit}", "min_tokens")
     if body.stream_options is not None and not body.stream:
         raise invalid("stream_options is only allowed when stream is true", "stream_options")
+    if body.prompt_logprobs is not None and body.stream:
+        raise invalid("prompt_logprobs is not available when stream is true", "prompt_logprobs")

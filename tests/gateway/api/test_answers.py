@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from services.gateway.api.answers import AnswerHead, ChoicesAnswer, Summary
-from services.gateway.api.chat import ChatForm
+from services.gateway.api.chat import ChatForm, ChatRequest
 from services.gateway.api.choices import Update, WholeChoice
 from services.gateway.deltas import Usage
 from services.gateway.parts import Content, Part, Reasoning, ToolCallArguments, ToolCallStart
@@ -39,7 +39,7 @@ SUMMARY = Summary(Usage(1, 2, 0), None)
 
 
 def chat_answer() -> ChoicesAnswer:
-    return ChoicesAnswer(AnswerHead("id", 1, "smol"), include_usage=False, form=ChatForm())
+    return ChoicesAnswer(AnswerHead("id", 1, "smol"), include_usage=False, form=ChatForm(ChatRequest()))
 
 
 def put_together(deltas: list[dict[str, Any]]) -> dict[str, Any]:

@@ -1,0 +1,162 @@
+"""Log-probabilities over HTTP equal those of transformers: same weights, float32."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.e2e.client import Client, user
+from tests.support.stack import Stack
+
+TOLERANCE = 1e-3
+PROMPT = "The capital of France is Paris. 日本の首都は"
+
+
+@pytest.fixture(scope="module")
+def model(reference_model: tuple[Any, Any]) -> Any:
+    return reference_model[0]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(reference_model: tuple[Any, Any]) -> Any:
+    return reference_model[1]
+
+
+def log_softmax(model: Any, token_ids: list[int]) -> torch.Tensor:
+    """[tokens, vocab_size]: what each token says of the one after it."""
+    with torch.inference_mode():
+        logits: torch.Tensor = model(torch.tensor([token_ids])).logits[0]
+    return logits.log_softmax(-1)
+
+
+async def test_sampled_tokens_have_the_model_s_own_logprobs(real_stack: Stack, model: Any) -> None:
+    """Neither temperature nor penalties nor bias show in them."""
+    async with Client(real_stack) as client:
+        ids = (await client.post("/tokenize", prompt=PROMPT)).json()["tokens"]
+        body = {"prompt": ids, "max_tokens": 8, "seed": 7, "temperature": 1.8, "top_p": 0.9, "logprobs": 0}
+        whole = await client.whole(**body, frequency_penalty=1.5, logit_bias={"30": 5}, echo=True)
+        text, logprobs = whole["choices"][0]["text"], whole["choices"][0]["logprobs"]
+        all_ids = (await client.post("/tokenize", prompt=text)).json()["tokens"]
+    if all_ids[: len(ids)] == ids and len(all_ids) == len(logprobs["tokens"]):  # else another way to the same text
+        expected = log_softmax(model, all_ids)
+        for place in range(1, len(all_ids)):
+            assert logprobs["token_logprobs"][place] == pytest.approx(
+                expected[place - 1, all_ids[place]].item(), abs=TOLERANCE
+            )
+
+
+async def test_prompt_logprobs_equal_transformers_cold_and_warm(real_stack: Stack, model: Any, tokenizer: Any) -> None:
+    async with Client(real_stack) as client:
+        ids = (await client.post("/tokenize", prompt=PROMPT * 12)).json()["tokens"]
+        expected = log_softmax(model, ids)
+        for _ in range(2):  # the prefix cache changes nothing
+            whole = await client.whole(prompt=ids, max_tokens=1, temperature=0, prompt_logprobs=2)
+            assert whole["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+            first, *others = whole["choices"][0]["prompt_logprobs"]
+            assert first is None
+            assert len(others) == len(ids) - 1
+            for place, entry in enumerate(others):
+                own = entry[str(ids[place + 1])]
+                row = expected[place]
+                assert own["logprob"] == pytest.approx(row[ids[place + 1]].item(), abs=TOLERANCE)
+                best = row.topk(2).indices.tolist()
+                assert entry[str(best[0])]["rank"] == 1
+                assert (
+                    set(entry) == {str(ids[place + 1]), *map(str, best)} or row.topk(3).values.diff().abs().min() < 1e-4
+                )
+            chat = await client.whole(messages=user("hi"), max_tokens=1, prompt_logprobs=0)
+            assert len(chat["prompt_logprobs"]) == chat["usage"]["prompt_tokens"]
+
+
+async def test_fieldbug_16_echo_with_max_tokens_0_scores_the_prompt(real_stack: Stack, model: Any) -> None:
+    async with Client(real_stack) as client:
+        ids = (await client.post("/tokenize", prompt=PROMPT)).json()["tokens"]
+        for prompt in (PROMPT, ids):
+            whole = await client.whole(prompt=prompt, max_tokens=0, echo=True, logprobs=1)
+            choice = whole["choices"][0]
+            assert (choice["text"], choice["finish_reason"]) == (PROMPT, "length")
+            assert whole["usage"]["completion_tokens"] == 0
+            logprobs = choice["logprobs"]
+            assert logprobs["token_logprobs"][0] is logprobs["top_logprobs"][0] is None
+            expected = [log_softmax(model, ids)[i, ids[i + 1]].item() for i in range(len(ids) - 1)]
+            assert logprobs["token_logprobs"][1:] == pytest.approx(expected, abs=TOLERANCE)
+        plain = await client.whole(prompt=PROMPT, max_tokens=0, echo=True)
+        assert (plain["choices"][0]["text"], plain["choices"][0]["logprobs"]) == (PROMPT, None)
+        await client.wait_idle()
+
+
+async def test_loglikelihoods_as_lm_eval_asks_for_them(real_stack: Stack, model: Any) -> None:
+    """Prompts of ids, echo, one token and one alternative; the continuation's logprobs are summed up."""
+    pairs = [
+        ("The capital of France is", " Paris"),
+        ("The capital of France is", " London"),
+        ("Two, four, six,", " eight"),
+        ("Water boils at", " 100 degrees Celsius"),
+        ("def add(a, b):\n    return", " a + b"),
+        ("日本の", "首都は東京です。"),
+    ]
+    async with Client(real_stack) as client:
+
+        async def ids_of(text: str) -> list[int]:
+            ids: list[int] = (await client.post("/tokenize", prompt=text)).json()["tokens"]
+            return ids
+
+        contexts = [await ids_of(context) for context, _ in pairs]
+        wholes = [await ids_of(context + continuation) for context, continuation in pairs]
+        answer = await client.whole(prompt=wholes, max_tokens=1, logprobs=1, echo=True, temperature=0, seed=1234)
+    choices = sorted(answer["choices"], key=lambda choice: choice["index"])
+    for ids, context, choice in zip(wholes, contexts, choices, strict=True):
+        rows = log_softmax(model, ids)
+        places = range(len(context), len(ids))
+        logprobs = choice["logprobs"]["token_logprobs"][len(context) : -1]
+        assert sum(logprobs) == pytest.approx(sum(rows[i - 1, ids[i]].item() for i in places), abs=1e-2)
+        tops = choice["logprobs"]["top_logprobs"][len(context) : -1]
+        is_greedy = all(logprob == max(top.values()) for logprob, top in zip(logprobs, tops, strict=True))
+        assert is_greedy == all(int(rows[i - 1].argmax()) == ids[i] for i in places)
+
+
+BODIES: list[dict[str, Any]] = [
+    {"messages": user("Say 日本 and 😀."), "logprobs": True, "top_logprobs": 2, "max_tokens": 12},
+    {"messages": user("Count to five."), "logprobs": True, "stop": [", 3"], "max_tokens": 30},
+    {"messages": user("Say hello."), "logprobs": True, "max_tokens": 40},
+]
+
+
+@pytest.mark.parametrize("body", BODIES)
+async def test_streaming_equals_not_streaming(real_stack: Stack, body: dict[str, Any]) -> None:
+    body = {"temperature": 0.7, "seed": 1} | body
+    async with Client(real_stack) as client:
+        whole = await client.whole(**body)
+        streamed: dict[int, dict[str, Any]] = {}
+        async for event in client.events(**body):
+            for chunk in event["choices"]:
+                add_chunk(streamed.setdefault(chunk["index"], {"text": "", "logprobs": None}), chunk)
+    assert len(streamed) == len(whole["choices"])
+    for choice in whole["choices"]:
+        text = choice["message"]["content"] if "message" in choice else choice["text"]
+        expected = {"text": text, "logprobs": choice["logprobs"], "finish_reason": choice["finish_reason"]}
+        if expected["logprobs"] is not None:
+            expected["logprobs"] = without_rounding(expected["logprobs"])
+            streamed[choice["index"]]["logprobs"] = without_rounding(streamed[choice["index"]]["logprobs"])
+        assert streamed[choice["index"]] == expected
+
+
+def add_chunk(choice: dict[str, Any], chunk: dict[str, Any]) -> None:
+    choice["text"] += chunk["delta"].get("content", "") if "delta" in chunk else chunk["text"]
+    choice["finish_reason"] = chunk["finish_reason"]
+    for name, values in (chunk["logprobs"] or {}).items():
+        choice["logprobs"] = choice["logprobs"] or {}
+        known = choice["logprobs"].setdefault(name, None if values is None else [])
+        if values is not None:
+            known.extend(values)
+
+
+def without_rounding(value: Any) -> Any:
+    """Log-probabilities to 4 places: a prompt in the prefix cache and one out of it are cut into other chunks."""
+    if isinstance(value, dict):
+        return {name: without_rounding(child) for name, child in value.items()}
+    if isinstance(value, list):
+        return [without_rounding(child) for child in value]
+    return round(value, 4) if isinstance(value, float) else value
