@@ -22,9 +22,12 @@ async def load(address: tuple[str, int], model: str, scenario: Scenario, seed: i
     """The answers of one run. Raises OSError when the server cannot be reached."""
     prompts = iter(scenario.prompts(seed))
 
+    async def one_request(prompt: list[int]) -> Answer:
+        async with Connection(*address) as connection:  # of its own: some servers close it after a stream
+            return await connection.stream_completion(body(model, scenario, prompt))
+
     async def one_stream() -> list[Answer]:
-        async with Connection(*address) as connection:
-            return [await connection.stream_completion(body(model, scenario, prompt)) for prompt in prompts]
+        return [await one_request(prompt) for prompt in prompts]
 
     streams = await asyncio.gather(*(one_stream() for _ in range(scenario.streams)))
     return [answer for answers in streams for answer in answers]

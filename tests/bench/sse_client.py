@@ -66,7 +66,8 @@ class Connection:
         self._writer.write(_http_request(path, body))
         status = await self._reader.readline()
         if b" 200 " not in status:
-            answer.error = (status + await self._reader.read(2000)).decode(errors="replace")
+            rest = (status + await self._reader.read(2000)).decode(errors="replace")
+            answer.error = rest or "the server closed the connection"
             return answer
         async for line in self._reader:
             if line.startswith(b"data: {"):
