@@ -25,6 +25,7 @@ BLOCK = 16  # the KV pool is made of blocks of so many tokens; a value takes a m
 
 _WEIGHT_FORMATS = {"float32": "f32", "bfloat16": "bf16"}
 _ITEM_SIZES = {"f32": 4, "bf16": 2}
+_SCALE_SIZE = 4
 _TAKEN = (np.float32, np.float16, np.uint16)  # the last are bits of bfloat16
 
 
@@ -36,10 +37,11 @@ def load_native_executor(settings: EngineSettings, source: ModelSource, files: M
     config = ModelConfig.from_hf(files.config, settings.max_model_len)
     check_covered(config, settings)
     weight_format = _WEIGHT_FORMATS[resources.dtype(settings)]
+    kv_format = "int8" if settings.kv_cache_dtype == "int8" else "auto"
     threads = resources.num_threads(settings)
     num_pages = resources.num_pages(
         settings,
-        kv_bytes_per_page(config, weight_format, settings.page_size),
+        kv_bytes_per_page(config, weight_format, settings.page_size, kv_format),
         still_to_load=config.num_weights * _ITEM_SIZES[weight_format],
     )
     limits = [config.max_position_embeddings, num_pages * settings.page_size]
@@ -47,7 +49,9 @@ def load_native_executor(settings: EngineSettings, source: ModelSource, files: M
         limits.append(settings.max_model_len)
     info = ExecutorInfo(num_pages, settings.page_size, config.vocab_size, max_model_len=min(limits))
     return NativeExecutor(
-        load_model(config, iter_arrays(source, files.config), info, threads, weight_format), info, threads
+        load_model(config, iter_arrays(source, files.config), info, threads, weight_format, kv_format=kv_format),
+        info,
+        threads,
     )
 
 
@@ -55,12 +59,15 @@ def check_covered(config: ModelConfig, settings: EngineSettings) -> None:
     """Raises NotCovered for what the native executor does not compute and the torch executor does."""
     if settings.page_size % BLOCK:
         raise NotCovered("page-size", settings.page_size)
+    if settings.kv_cache_dtype not in ("auto", "int8", resources.dtype(settings)):
+        raise NotCovered("kv-cache-dtype", settings.kv_cache_dtype)
 
 
-def kv_bytes_per_page(config: ModelConfig, weight_format: str, page_size: int) -> int:
-    """Bytes that one page takes: keys and values of `page_size` tokens in all layers."""
+def kv_bytes_per_page(config: ModelConfig, weight_format: str, page_size: int, kv_format: str = "auto") -> int:
+    """Bytes that one page takes: keys and values of `page_size` tokens in all layers, and the scales of int8."""
     elements = config.head_dim + -(-config.head_dim // BLOCK) * BLOCK
-    return config.num_layers * page_size * config.num_kv_heads * elements * _ITEM_SIZES[weight_format]
+    of_a_head = elements + 2 * _SCALE_SIZE if kv_format == "int8" else elements * _ITEM_SIZES[weight_format]
+    return config.num_layers * page_size * config.num_kv_heads * of_a_head
 
 
 def load_model(
@@ -69,6 +76,8 @@ def load_model(
     info: ExecutorInfo,
     threads: int,
     weight_format: str,
+    *,
+    kv_format: str = "auto",
 ) -> postroad_native.Model:
     """Builds a `postroad_native.Model` from (Hugging Face name, array) pairs as iter_arrays gives them, in any order.
 
@@ -80,6 +89,7 @@ def load_model(
         page_size=info.page_size,
         threads=threads,
         weight_format=weight_format,
+        kv_format=kv_format,
     )
     try:
         for name, array in weights:

@@ -27,7 +27,12 @@ class EngineSettings(StationSettings):
         "'scripted' replays given texts on a clock, without weights.",
     )
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
-        "auto", description="Type of weights and KV pool; 'auto' is bfloat16 where the CPU computes in it."
+        "auto", description="Type of the weights; 'auto' is bfloat16 where the CPU computes in it."
+    )
+    kv_cache_dtype: Literal["auto", "float32", "bfloat16", "int8"] = Field(
+        "auto",
+        description="Type of the KV pool; 'auto' is that of dtype; int8 takes half the memory of bfloat16 and needs "
+        "the native executor.",
     )
     threads: int = Field(
         0, ge=0, description="Threads of a step; 0 for as many as cores, or the container's quota, allow."

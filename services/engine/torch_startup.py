@@ -13,6 +13,7 @@ from services.engine.loading.weights import iter_weights
 from services.engine.models.config import ModelConfig
 from services.engine.models.weights import load_model
 from services.engine.settings import EngineSettings
+from services.engine.startup import StartupError
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -23,6 +24,11 @@ def load_torch_executor(settings: EngineSettings, source: ModelSource, files: Mo
     Raises LoadingError, ModelError, and StartupError if not a single page fits.
     """
     torch.set_num_threads(resources.num_threads(settings))
+    if settings.kv_cache_dtype not in ("auto", resources.dtype(settings)):
+        raise StartupError(
+            f"the torch executor keeps the KV pool in the type of the weights, {resources.dtype(settings)}: "
+            f"kv-cache-dtype {settings.kv_cache_dtype} needs another executor or dtype"
+        )
     config = ModelConfig.from_hf(files.config, settings.max_model_len)
     dtype = _DTYPES[resources.dtype(settings)]
     model = load_model(config, iter_weights(source, files.config), dtype, "cpu")

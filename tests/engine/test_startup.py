@@ -82,6 +82,24 @@ def test_the_native_kv_pool_s_memory_decides_over_its_pages_and_these_over_the_l
     assert core.info.max_model_len == 50
 
 
+def test_int8_keys_and_values_take_less_memory_and_are_refused_by_torch(folder):
+    pytest.importorskip("postroad_native")
+    page_bytes = 3 * 16 * 2 * (2 * 16 + 2 * 4)  # layers, tokens, KV heads, elements and scales of keys and values
+    pool = {"num_pages": None, "kv_cache_memory": page_bytes * 5}
+    for dtype in ("float32", "bfloat16"):
+        core, _ = load(folder, executor="auto", kv_cache_dtype="int8", dtype=dtype, **pool)
+        assert (type(core._executor).__name__, core.info.num_pages) == ("NativeExecutor", 5)
+    with pytest.raises(StartupError, match="kv-cache-dtype int8"):
+        load(folder, executor="torch", kv_cache_dtype="int8")
+
+
+def test_a_kv_pool_of_another_type_than_the_weights_is_refused_by_name(folder):
+    with pytest.raises(StartupError, match="kv-cache-dtype bfloat16"):
+        load(folder, executor="auto", kv_cache_dtype="bfloat16")
+    core, _ = load(folder, executor="torch", kv_cache_dtype="float32")
+    assert core.info.num_pages == 8
+
+
 def test_an_engine_with_the_native_executor_has_neither_torch_nor_transformers():
     pytest.importorskip("postroad_native")
     code = (

@@ -26,6 +26,7 @@ def native_model(
     hf_config: dict[str, Any],
     *,
     weight_format: str = "f32",
+    kv_format: str = "auto",
     isa: str = "auto",
     threads: int = 1,
     num_pages: int = 64,
@@ -40,6 +41,7 @@ def native_model(
         page_size=page_size,
         threads=threads,
         weight_format=weight_format,
+        kv_format=kv_format,
         isa=isa,
     )
     for name, tensor in random_weights(config, seed):

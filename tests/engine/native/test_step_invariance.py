@@ -82,13 +82,16 @@ def test_scattered_pages_equal_pages_in_order() -> None:
     np.testing.assert_array_equal(scattered, expected)
 
 
+@pytest.mark.parametrize("kv_format", ["auto", "int8"])
 @pytest.mark.parametrize("weight_format", ["bf16", "f32"])
 @pytest.mark.parametrize("length", [1, 16, 17, 41, 270])
-def test_numbers_that_are_not_finite_in_reused_pages_do_not_matter(length: int, weight_format: str) -> None:
+def test_numbers_that_are_not_finite_in_reused_pages_do_not_matter(
+    length: int, weight_format: str, kv_format: str
+) -> None:
     """A sequence whose keys and values are NaN breaks nobody who gets its pages after it."""
     broken_id = 96
     token_ids = [token_id % broken_id for token_id in prompt(5, length)] + [3, 4, 5]
-    models = [_model_with_a_broken_embedding(broken_id, weight_format) for _ in range(2)]
+    models = [_model_with_a_broken_embedding(broken_id, weight_format, kv_format) for _ in range(2)]
     assert np.isnan(step(models[0], plan([broken_id] * 640, PAGES))).all()
     for model_ids, start in ((token_ids[:length], 0), (token_ids[length:-1], length), (token_ids[-1:], length + 2)):
         reused, fresh = (step(model, plan(model_ids, PAGES, start)) for model in models)
@@ -96,10 +99,15 @@ def test_numbers_that_are_not_finite_in_reused_pages_do_not_matter(length: int, 
         np.testing.assert_array_equal(reused, fresh)
 
 
-def _model_with_a_broken_embedding(token_id: int, weight_format: str) -> postroad_native.Model:
+def _model_with_a_broken_embedding(token_id: int, weight_format: str, kv_format: str) -> postroad_native.Model:
     config = ModelConfig.from_hf(LLAMA)
     model = postroad_native.Model(
-        model_fields(config), num_pages=64, page_size=PAGE_SIZE, threads=1, weight_format=weight_format
+        model_fields(config),
+        num_pages=64,
+        page_size=PAGE_SIZE,
+        threads=1,
+        weight_format=weight_format,
+        kv_format=kv_format,
     )
     for name, tensor in random_weights(config, 0):
         if name == "model.embed_tokens.weight":

@@ -21,6 +21,9 @@ struct F32 {
 
 enum class Format { kBf16, kF32 };
 
+// Of cached keys and values: elements as everything else, or int8 with a float32 scale per token and KV head.
+enum class KvFormat { kElements, kInt8 };
+
 inline int elements_per_word(Format format) { return format == Format::kBf16 ? Bf16::kPerWord : F32::kPerWord; }
 
 constexpr int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }

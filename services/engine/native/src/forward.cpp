@@ -108,9 +108,10 @@ void Forward::place_heads(Worker& worker, const LayerWeights& layer, int64_t ind
             call.queries = workspace.queries.row(token * group);
             call.keys = cache.keys(index, place.block, 0);
             call.values = cache.values(index, place.block, 0);
+            call.scales = cache.scales(index, place.block, 0);
             call.slot = place.slot;
             call.clears_rest = place.clears_rest;
-            kernels.heads(call);
+            kernels.kv(cache.format()).heads(call);
         }
     });
 }
@@ -140,6 +141,7 @@ void Forward::attend_task(const AttentionPlan& plan, const AttentionTask& task, 
     call.blocks = batch.blocks.data() + sequence.first_block;
     call.keys = cache.keys(index, 0, kv_head);
     call.values = cache.values(index, 0, kv_head);
+    call.scales = cache.scales(index, 0, kv_head);
     call.block_stride = cache.block_stride();
     call.head_dim = static_cast<int>(config.head_dim);
     call.value_stride = cache.value_stride();
@@ -150,12 +152,13 @@ void Forward::attend_task(const AttentionPlan& plan, const AttentionTask& task, 
     const size_t element_bytes = sizeof(uint32_t) / output_elements;
     call.output = reinterpret_cast<char*>(workspace.attended.row(task.first_token)) +
                   element_bytes * kv_head * group * config.head_dim;
-    if (task.split < 0) return kernels.attend(call);
+    const KvKernels& kv = kernels.kv(cache.format());
+    if (task.split < 0) return kv.attend(call);
 
     const AttentionSplit& split = plan.splits[task.split];
     const int64_t first_record = split.first_record + kv_head * split.num_records;
     call.partials = workspace.partials.row(first_record + (task.first_span - split.first_span) * call.rows);
-    kernels.attend(call);
+    kv.attend(call);
     std::atomic<int64_t>& done = workspace.spans_done[task.split * config.num_kv_heads + kv_head];
     if (done.fetch_add(1, std::memory_order_acq_rel) + 1 < split.last_span - split.first_span) return;
     done.store(0, std::memory_order_relaxed);

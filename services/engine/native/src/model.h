@@ -20,6 +20,7 @@ struct ModelOptions {
     int64_t page_size;  // tokens, a multiple of 16
     int threads;
     Format weight_format;
+    KvFormat kv_format;
     std::string isa;
 };
 

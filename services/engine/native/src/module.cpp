@@ -50,6 +50,12 @@ Format weight_format(const std::string& name) {
     throw nb::value_error(("weight_format must be bf16 or f32, not " + name).c_str());
 }
 
+KvFormat kv_format(const std::string& name) {
+    if (name == "auto") return KvFormat::kElements;
+    if (name == "int8") return KvFormat::kInt8;
+    throw nb::value_error(("kv_format must be auto or int8, not " + name).c_str());
+}
+
 std::vector<RopeConfig> ropes(const nb::dict& config) {
     using Frequencies = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
     const auto frequencies = field<std::vector<Frequencies>>(config, "rope_inv_freqs");
@@ -176,18 +182,20 @@ void register_model(nb::module_& module) {
         .def(
             "__init__",
             [](Model* self, const nb::dict& config, int64_t num_pages, int64_t page_size, int threads,
-               const std::string& format, const std::string& isa) {
-                new (self) Model(model_config(config), {num_pages, page_size, threads, weight_format(format), isa});
+               const std::string& format, const std::string& kv, const std::string& isa) {
+                new (self) Model(model_config(config),
+                                 {num_pages, page_size, threads, weight_format(format), kv_format(kv), isa});
             },
             nb::arg("config"), nb::kw_only(), nb::arg("num_pages"), nb::arg("page_size"), nb::arg("threads"),
-            nb::arg("weight_format") = "bf16", nb::arg("isa") = "auto",
+            nb::arg("weight_format") = "bf16", nb::arg("kv_format") = "auto", nb::arg("isa") = "auto",
             "config: hidden_size, intermediate_size, num_heads, num_kv_heads, head_dim, vocab_size, rms_norm_eps,\n"
             "tie_word_embeddings, qkv_bias, o_bias, mlp_bias, qk_norm, activation ('silu' or 'gelu_tanh'),\n"
             "post_norms, norm_offset, embedding_scale, attention_scale, attention_softcap and final_softcap\n"
             "(None: no cap); per layer: layer_windows (keys that a token sees, None: all) and layer_ropes (which\n"
             "rope turns queries and keys, None: none does); per rope: rope_inv_freqs (float32 [turned / 2], scaled)\n"
             "and rope_attention_factors (of cosines and sines).\n"
-            "page_size: tokens, a multiple of 16. weight_format: 'bf16' or 'f32', also of the KV cache.\n"
+            "page_size: tokens, a multiple of 16. weight_format: 'bf16' or 'f32'. kv_format: of cached keys and\n"
+            "values; 'auto', as the weights, or 'int8', with a scale per token and KV head.\n"
             "isa: one of supported_isas(), or 'auto'. Raises ValueError for what makes no sense.")
         .def_prop_ro("isa", &Model::isa, "The instruction set in use.")
         .def_prop_ro("weight_bytes", &Model::weight_bytes, "Memory that the packed weights take.")

@@ -30,10 +30,12 @@ int64_t grown(int64_t capacity, int64_t needed) { return std::max(needed, capaci
 
 }  // namespace
 
-Workspace::Workspace(const ModelConfig& config, Format format, int num_threads) : config_(config), format_(format) {
+Workspace::Workspace(const ModelConfig& config, Format format, KvFormat kv_format, int num_threads)
+    : config_(config), format_(format) {
     const int64_t group = config.group_size();
     const int64_t rows = task_tokens(group) * group;
-    const int64_t attention = attention_scratch_words(static_cast<int>(rows), round_up(config.head_dim, kBlock));
+    const int64_t attention =
+        attention_scratch_words(static_cast<int>(rows), round_up(config.head_dim, kBlock), kv_format);
     reserve_rows(thread_scratch, num_threads, std::max(attention, config.head_dim));
 }
 

@@ -42,7 +42,7 @@ struct Workspace {
     std::unique_ptr<std::atomic<int64_t>[]> spans_done;  // per split and KV head
     int64_t token_capacity = 0;
 
-    Workspace(const ModelConfig& config, Format format, int num_threads);
+    Workspace(const ModelConfig& config, Format format, KvFormat kv_format, int num_threads);
 
     // Makes room for a step. Throws std::bad_alloc.
     void reserve(int64_t tokens, int64_t wanted_rows, int64_t records, int64_t splits);

@@ -18,8 +18,8 @@ constexpr Kernels kernel_table(const char* isa, Format format) {
                    linear<Fmt>,
                    rms_norm<Fmt>,
                    add_rms_norm,
-                   heads<Fmt>,
-                   attention::attend<Fmt>,
+                   {heads<Fmt, KvFormat::kElements>, attention::attend<Fmt, KvFormat::kElements>},
+                   {heads<Fmt, KvFormat::kInt8>, attention::attend<Fmt, KvFormat::kInt8>},
                    attention::fold_partials<Fmt>,
                    soften};
 }

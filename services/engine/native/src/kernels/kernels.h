@@ -7,6 +7,7 @@
 //   Linear weights: panels of 32 output features, each [words of the input][32] words.
 //   Keys: blocks of 16 tokens, each [words of a head][16] words.
 //   Values: blocks of 16 tokens, each [words of 16 tokens][head_stride] words; a word holds neighbours in time.
+//   Keys and values in int8: likewise, with a byte for each element.
 #pragma once
 
 #include <cstddef>
@@ -72,8 +73,9 @@ struct HeadsCall {
     int64_t group_stride;  // elements from the queries of one KV head to those of the next
     uint32_t* keys;        // the token's block, of KV head 0
     uint32_t* values;
+    float* scales;         // int8: of the token's block and KV head 0, [keys, values][kBlock]
     int64_t head_words;    // words from one KV head's block to the next one's
-    int64_t value_stride;  // words of a row of values
+    int64_t value_stride;  // words of a row of values, were they elements
     int slot;              // of the token in its block
     bool clears_rest;      // zero the values of the block's later slots: nobody has written them yet
 };
@@ -89,9 +91,10 @@ struct AttentionCall {
     const int32_t* blocks;          // the sequence's blocks
     const uint32_t* keys;           // block 0 of this layer and KV head
     const uint32_t* values;
+    const float* scales;   // int8: of block 0, [keys, values][kBlock]
     int64_t block_stride;  // words from one block to the next
     int head_dim;
-    int64_t value_stride;   // words of a row of values, a multiple of 16
+    int64_t value_stride;   // words of a row of values, were they elements; a multiple of 16
     float cap;              // scores s, of queries that are scaled, become cap * tanh(s); 0: they do not
     uint32_t* scratch;      // attention_scratch_words(...)
     float* partials;        // null: spans are folded and written to `output`; else one record per span and row:
@@ -100,10 +103,17 @@ struct AttentionCall {
     int64_t output_stride;  // elements from token to token; the rows of a token follow one another
 };
 
-// Words of scratch that an AttentionCall of `rows` rows needs.
-inline int64_t attention_scratch_words(int rows, int64_t value_stride) {
-    return rows * (2 * kSpan + 2 * (value_stride + kRecordTail));
+// Words of scratch that an AttentionCall of `rows` rows needs: from int8, keys and values are widened there.
+inline int64_t attention_scratch_words(int rows, int64_t value_stride, KvFormat format) {
+    const int64_t widened = format == KvFormat::kInt8 ? (2 * kBlock + kSpan) * value_stride : 0;
+    return widened + rows * (2 * kSpan + 2 * (value_stride + kRecordTail));
 }
+
+// What reads and writes the cache of keys and values.
+struct KvKernels {
+    void (*heads)(const HeadsCall&);
+    void (*attend)(const AttentionCall&);
+};
 
 struct Kernels {
     const char* isa;
@@ -114,12 +124,13 @@ struct Kernels {
     void (*linear)(const LinearCall&, int64_t first_row, int64_t last_row, int64_t first_panel, int64_t last_panel);
     void (*rms_norm)(const RmsNormCall&);
     void (*add_rms_norm)(const RmsNormCall&);  // output, float32, += the normalised input
-    void (*heads)(const HeadsCall&);
-    void (*attend)(const AttentionCall&);
+    KvKernels element_kv, int8_kv;
     // The end of an attention whose spans were computed apart: `partials` holds all spans, in order.
     void (*fold_partials)(const AttentionCall&);
     // Each x becomes cap * tanh(x / cap).
     void (*soften)(float* x, int64_t size, float cap);
+
+    const KvKernels& kv(KvFormat kv_format) const { return kv_format == KvFormat::kInt8 ? int8_kv : element_kv; }
 };
 
 const Kernels& portable_kernels(Format format);

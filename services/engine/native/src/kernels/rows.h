@@ -111,7 +111,46 @@ inline void store_value(const HeadsCall& call, int kv_head, const float* value) 
     if (call.clears_rest) clear_later_values<Fmt>(call, words, row);
 }
 
+// The scale that brings x into [-127, 127]; not finite where x is not, so that the step is seen to be broken.
+inline float int8_scale(const float* x, int size) {
+    float largest = 0.0f, probe = 0.0f;
+    for (int i = 0; i < size; ++i) {
+        const float magnitude = __builtin_fabsf(x[i]);
+        largest = magnitude > largest ? magnitude : largest;
+        probe += x[i] * 0.0f;
+    }
+    return largest / 127.0f + probe;
+}
+
+inline int8_t to_int8(float x, float inverse_scale) {
+    return static_cast<int8_t>(__builtin_rintf(x * inverse_scale));
+}
+
+// A key or value in int8, element i at bytes[place(i)].
+template <class Place>
+inline void store_int8(const float* x, int size, int8_t* bytes, float& scale, const Place& place) {
+    scale = int8_scale(x, size);
+    const float inverse = scale > 0.0f && scale < 1e30f ? 1.0f / scale : 0.0f;
+    for (int i = 0; i < size; ++i) bytes[place(i)] = inverse == 0.0f ? int8_t{0} : to_int8(x[i], inverse);
+}
+
 template <class Fmt>
+inline void store_int8_key(const HeadsCall& call, int kv_head, const float* key) {
+    auto* block = reinterpret_cast<int8_t*>(call.keys + kv_head * call.head_words) + call.slot * Fmt::kPerWord;
+    store_int8(key, call.head_dim, block, call.scales[kv_head * call.head_words + call.slot],
+               [](int i) { return i / Fmt::kPerWord * kBlock * Fmt::kPerWord + i % Fmt::kPerWord; });
+}
+
+// Later slots need no zeros: any int8 times a weight of 0 is 0, and weights are 0 whatever a slot's scale is.
+template <class Fmt>
+inline void store_int8_value(const HeadsCall& call, int kv_head, const float* value) {
+    auto* row = reinterpret_cast<int8_t*>(call.values + kv_head * call.head_words) +
+                call.slot / Fmt::kPerWord * call.value_stride * Fmt::kPerWord + call.slot % Fmt::kPerWord;
+    store_int8(value, call.head_dim, row, call.scales[kv_head * call.head_words + kBlock + call.slot],
+               [](int i) { return i * Fmt::kPerWord; });
+}
+
+template <class Fmt, KvFormat kKv>
 void heads(const HeadsCall& call) {
     const float* head = call.projected;
     const int group = call.num_heads / call.num_kv_heads;
@@ -124,9 +163,19 @@ void heads(const HeadsCall& call) {
     }
     for (int h = 0; h < call.num_kv_heads; ++h, head += call.head_dim) {
         turn_head(call, head, call.k_norm, call.scratch);
-        store_key<Fmt>(call, h, call.scratch);
+        if constexpr (kKv == KvFormat::kInt8) {
+            store_int8_key<Fmt>(call, h, call.scratch);
+        } else {
+            store_key<Fmt>(call, h, call.scratch);
+        }
     }
-    for (int h = 0; h < call.num_kv_heads; ++h, head += call.head_dim) store_value<Fmt>(call, h, head);
+    for (int h = 0; h < call.num_kv_heads; ++h, head += call.head_dim) {
+        if constexpr (kKv == KvFormat::kInt8) {
+            store_int8_value<Fmt>(call, h, head);
+        } else {
+            store_value<Fmt>(call, h, head);
+        }
+    }
 }
 
 }  // namespace

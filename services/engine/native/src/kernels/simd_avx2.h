@@ -54,6 +54,10 @@ inline Floats scale_by_power(Floats x, Floats n) {
     return mul(x, _mm256_castsi256_ps(exponent));
 }
 
+inline Floats load_int8(const int8_t* p) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+}
+
 inline Words load_words(const uint32_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
 inline Words broadcast_word(const uint32_t* p) {
     int word;

@@ -38,6 +38,10 @@ inline Floats keep_first(Floats x, int count, Floats other) {
 inline Floats round_nearest(Floats x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 inline Floats scale_by_power(Floats x, Floats n) { return _mm512_scalef_ps(x, n); }  // x * 2^n
 
+inline Floats load_int8(const int8_t* p) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+}
+
 inline Words load_words(const uint32_t* p) { return _mm512_loadu_si512(p); }
 inline Words broadcast_word(const uint32_t* p) {
     int word;

@@ -64,6 +64,8 @@ inline Floats scale_by_power(Floats x, Floats n) {
     return x * reinterpret_cast<Floats>(exponent);
 }
 
+inline Floats load_int8(const int8_t* p) { return Floats{float(p[0]), float(p[1]), float(p[2]), float(p[3])}; }
+
 inline Words load_words(const uint32_t* p) {
     Words x;
     std::memcpy(&x, p, sizeof x);
