@@ -12,13 +12,16 @@ import postroad_native
 from services.engine import resources
 from services.engine.executor.base import ExecutorInfo
 from services.engine.executor.native_executor import NativeExecutor
-from services.engine.loading.arrays import iter_arrays
+from services.engine.loading.arrays import iter_stored
 from services.engine.loading.files import ModelFiles
+from services.engine.loading.gguf_blocks import GgufBlocks
+from services.engine.loading.gguf_weights import stored_blocks
 from services.engine.loading.source import ModelSource
 from services.engine.models.config import ModelConfig
 from services.engine.models.errors import NotCovered, WeightError
 from services.engine.models.frequencies import inverse_frequencies
 from services.engine.models.projections import separated
+from services.engine.quantization import WeightFormats
 from services.engine.settings import EngineSettings
 
 BLOCK = 16  # the KV pool is made of blocks of so many tokens; a value takes a multiple of so many elements
@@ -38,21 +41,21 @@ def load_native_executor(settings: EngineSettings, source: ModelSource, files: M
     check_covered(config, settings)
     weight_format = _WEIGHT_FORMATS[resources.dtype(settings)]
     kv_format = "int8" if settings.kv_cache_dtype == "int8" else "auto"
+    stored = stored_blocks(source.path) if source.kind == "gguf" else {}
+    formats = WeightFormats.choose(resources.quantization(settings), weight_format, config, stored)
     threads = resources.num_threads(settings)
     num_pages = resources.num_pages(
         settings,
         kv_bytes_per_page(config, weight_format, settings.page_size, kv_format),
-        still_to_load=config.num_weights * _ITEM_SIZES[weight_format],
+        still_to_load=formats.num_bytes(config, stored),
     )
     limits = [config.max_position_embeddings, num_pages * settings.page_size]
     if settings.max_model_len is not None:
         limits.append(settings.max_model_len)
     info = ExecutorInfo(num_pages, settings.page_size, config.vocab_size, max_model_len=min(limits))
-    return NativeExecutor(
-        load_model(config, iter_arrays(source, files.config), info, threads, weight_format, kv_format=kv_format),
-        info,
-        threads,
-    )
+    weights = iter_stored(source, files.config)
+    model = load_model(config, weights, info, threads, formats, kv_format=kv_format)
+    return NativeExecutor(model, info, threads)
 
 
 def check_covered(config: ModelConfig, settings: EngineSettings) -> None:
@@ -72,14 +75,14 @@ def kv_bytes_per_page(config: ModelConfig, weight_format: str, page_size: int, k
 
 def load_model(
     config: ModelConfig,
-    weights: Iterable[tuple[str, npt.NDArray[Any]]],
+    weights: Iterable[tuple[str, npt.NDArray[Any] | GgufBlocks]],
     info: ExecutorInfo,
     threads: int,
-    weight_format: str,
+    formats: WeightFormats,
     *,
     kv_format: str = "auto",
 ) -> postroad_native.Model:
-    """Builds a `postroad_native.Model` from (Hugging Face name, array) pairs as iter_arrays gives them, in any order.
+    """Builds a `postroad_native.Model` from (Hugging Face name, array) pairs as iter_stored gives them, in any order.
 
     Each array is packed before the next one is taken. Raises WeightError, with the tensor's name.
     """
@@ -88,14 +91,20 @@ def load_model(
         num_pages=info.num_pages,
         page_size=info.page_size,
         threads=threads,
-        weight_format=weight_format,
         kv_format=kv_format,
+        weight_format=formats.elements,
+        quantization=formats.otherwise,
+        tensor_quantization=dict(formats.by_tensor),
     )
     try:
-        for name, array in weights:
+        for name, stored in weights:
             if config.determines(name):
                 continue
-            for part, rows in separated(config, name, array):
+            if isinstance(stored, GgufBlocks):
+                for part, blocks in separated(config, name, stored.data):
+                    model.set_weight(part, blocks, blocks=stored.name)
+                continue
+            for part, rows in separated(config, name, stored):
                 model.set_weight(part, rows if rows.dtype in _TAKEN else rows.astype(np.float32))
         model.finish()
     except ValueError as error:

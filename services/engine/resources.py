@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from services.engine import hardware
-from services.engine.settings import EngineSettings
+from services.engine.settings import EngineSettings, Quantization
 from services.engine.startup import StartupError
 
 KV_SHARE_OF_FREE_MEMORY = 0.25
@@ -18,6 +18,12 @@ def dtype(settings: EngineSettings) -> Dtype:
     if settings.dtype == "auto":
         return "bfloat16" if hardware.computes_bfloat16() else "float32"
     return settings.dtype
+
+
+def quantization(settings: EngineSettings) -> Quantization:
+    """What the settings say, but for `auto` with float32 asked for: exact results are wanted, so nothing is rounded."""
+    exact = settings.quantization == "auto" and settings.dtype == "float32"
+    return "none" if exact else settings.quantization
 
 
 def num_threads(settings: EngineSettings) -> int:

@@ -10,6 +10,8 @@ from pydantic import ByteSize, Field, model_validator
 from services.common.settings import StationSettings
 from services.engine.validation import MAX_SPECULATIVE_TOKENS
 
+Quantization = Literal["auto", "none", "int8", "int4"]
+
 
 class EngineSettings(StationSettings):
     """Settings of an engine with one rank."""
@@ -33,6 +35,12 @@ class EngineSettings(StationSettings):
         "auto",
         description="Type of the KV pool; 'auto' is that of dtype; int8 takes half the memory of bfloat16 and needs "
         "the native executor.",
+    )
+    quantization: Quantization = Field(
+        "auto",
+        description="How the native executor stores matrices: 'int8' or 'int4', quantized at load; 'none', in dtype; "
+        "'auto' takes a GGUF file's Q4_0, Q4_1 and Q8_0 as they are and the rest as 'none', which it is for all where "
+        "--dtype is float32.",
     )
     threads: int = Field(
         0, ge=0, description="Threads of a step; 0 for as many as cores, or the container's quota, allow."
@@ -62,6 +70,12 @@ class EngineSettings(StationSettings):
 
     step_ms: float = Field(25.0, ge=0, description="Scripted executor: milliseconds from one decode step to the next.")
     script: Path | None = Field(None, description="Scripted executor: JSON file of the texts to replay.")
+
+    @model_validator(mode="after")
+    def _executor_quantizes(self) -> Self:
+        if self.quantization in ("int8", "int4") and self.executor in ("torch", "scripted"):
+            raise ValueError(f"quantization {self.quantization} needs the native executor, not {self.executor}")
+        return self
 
     @model_validator(mode="after")
     def _budget_holds_every_decode(self) -> Self:

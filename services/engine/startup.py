@@ -54,10 +54,12 @@ def _load_executor(
         case "torch":
             return _torch_executor(settings, source, files)
         case "native":
-            return _native_executor(settings, source, files)
+            return _native_executor(settings, source, files, log)
     try:
-        executor = _native_executor(settings, source, files)
+        executor = _native_executor(settings, source, files, log)
     except (NativeNotInstalled, NotCovered) as reason:
+        if settings.quantization in ("int8", "int4"):
+            raise StartupError(f"quantization {settings.quantization} needs the native executor: {reason}") from reason
         log.warning("executor chosen", executor="torch", reason=str(reason))
         return _torch_executor(settings, source, files)
     log.info("executor chosen", executor="native", reason="it covers the model")
@@ -73,12 +75,16 @@ def _torch_executor(settings: EngineSettings, source: ModelSource, files: ModelF
     return load_torch_executor(settings, source, files)
 
 
-def _native_executor(settings: EngineSettings, source: ModelSource, files: ModelFiles) -> Executor:
+def _native_executor(
+    settings: EngineSettings, source: ModelSource, files: ModelFiles, log: FilteringBoundLogger
+) -> Executor:
     try:
         from services.engine.native_startup import load_native_executor  # noqa: PLC0415
     except ImportError as error:
         raise NativeNotInstalled(f"the native executor is not installed ({error}); `make native` builds it") from error
-    return load_native_executor(settings, source, files)
+    executor = load_native_executor(settings, source, files)
+    log.info("weights packed", isa=executor.isa, linear_layers=executor.num_linears)
+    return executor
 
 
 def model_length(files: ModelFiles) -> int:

@@ -1,9 +1,9 @@
 """`python -m tests.bench.step`: the native executor's step alone, beside what this machine's memory and cores allow.
 
 Models have random weights in the shapes of SmolLM2-135M and Qwen3-0.6B. Limits are measured in the same run, before and
-after the model's steps: the bandwidth at which all threads read memory (numpy), and the rate of torch's bf16 matrix
-product. A decode step cannot be faster than its weights and its keys and values are read, nor a prefill than its
-products are computed.
+after the model's steps: the bandwidth at which all threads read memory (numpy), and the rates of torch's bf16 and int8
+matrix products. A decode step cannot be faster than its weights and its keys and values are read, nor a prefill than
+its products are computed. Several formats are measured in turn, step by step, and compared with the first.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import statistics
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ PAGE_SIZE = 16
 CONTEXT = 256
 PREFILL = 512
 BATCHES = (1, 8, 32)
+QUANTIZATIONS = ("none", "int8", "int4")  # "none" is bf16; a head is never int4, as in serving
 
 _SHAPES: dict[str, dict[str, Any]] = {
     "SmolLM2-135M": {
@@ -65,6 +67,14 @@ _SHAPES: dict[str, dict[str, Any]] = {
 class Limits:
     bandwidth: float  # bytes per second that all threads read together
     flops: float  # bf16 floating point operations per second of all threads
+    int8_ops: float
+
+    def rate(self, quantization: str) -> float:
+        return self.flops if quantization == "none" else self.int8_ops
+
+    @classmethod
+    def best(cls, *measured: Limits) -> Limits:
+        return cls(*(max(values) for values in zip(*map(astuple, measured), strict=True)))
 
 
 class Machine:
@@ -75,45 +85,43 @@ class Machine:
         self._parts = [np.ones(1 << 25, np.int64) for _ in range(threads)]  # 256 MiB each: beyond most caches
         torch.set_num_threads(threads)
         self._matrices = [torch.randn(2048, 2048).bfloat16() for _ in range(2)]
+        self._integers = [torch.randint(-128, 128, (2048, 2048), dtype=torch.int8) for _ in range(2)]
 
     def limits(self) -> Limits:
         read = best_seconds(lambda: list(self._pool.map(np.max, self._parts)), repeats=5)
         product = best_seconds(lambda: torch.mm(*self._matrices), repeats=5)
-        return Limits(sum(part.nbytes for part in self._parts) / read, 2 * 2048**3 / product)
+        integers = best_seconds(lambda: torch._int_mm(*self._integers), repeats=5)
+        return Limits(sum(part.nbytes for part in self._parts) / read, 2 * 2048**3 / product, 2 * 2048**3 / integers)
 
 
 @dataclass(frozen=True)
 class Work:
     """What a step must at least do."""
 
-    weight_bytes: int
     kv_bytes: int
     flops: float
 
     @classmethod
-    def of(cls, config: ModelConfig, tokens: int, context: int, sequences: int, item_size: int = 2) -> Work:
-        """`tokens` tokens of each of `sequences` sequences, the last of which sees `context` tokens."""
+    def of(cls, config: ModelConfig, tokens: int, context: int, sequences: int) -> Work:
+        """`tokens` tokens of each of `sequences` sequences, the last of which sees `context` tokens. Weights are left
+        out: how many bytes they take depends on their format.
+        """
         q, kv, hidden = config.q_size, config.kv_size, config.hidden_size
         layer = hidden * (2 * q + 2 * kv + 3 * config.intermediate_size)
         head = config.vocab_size * hidden
         seen = tokens * (2 * context - tokens + 1) / 2  # keys that the tokens see, all together
         attention = 4 * q * seen * config.num_layers
         return cls(
-            weight_bytes=item_size * (config.num_layers * layer + head),
-            kv_bytes=item_size * 2 * sequences * context * kv * config.num_layers,
+            kv_bytes=2 * 2 * sequences * context * kv * config.num_layers,
             flops=sequences * (2.0 * tokens * config.num_layers * layer + attention + 2.0 * head),
         )
 
-    def seconds(self, limits: Limits) -> float:
-        return max((self.weight_bytes + self.kv_bytes) / limits.bandwidth, self.flops / limits.flops)
+    def seconds(self, limits: Limits, weight_bytes: int, quantization: str) -> float:
+        return max((weight_bytes + self.kv_bytes) / limits.bandwidth, self.flops / limits.rate(quantization))
 
 
 def best_seconds(call: Callable[[], object], repeats: int) -> float:
     return min(_seconds(call, repeats))
-
-
-def median_seconds(call: Callable[[], object], repeats: int) -> float:
-    return statistics.median(_seconds(call, repeats))
 
 
 def _seconds(call: Callable[[], object], repeats: int) -> list[float]:
@@ -126,14 +134,15 @@ def _seconds(call: Callable[[], object], repeats: int) -> list[float]:
     return times
 
 
-def random_model(config: ModelConfig, threads: int, weight_format: str, isa: str) -> postroad_native.Model:
+def random_model(config: ModelConfig, threads: int, quantization: str, isa: str) -> postroad_native.Model:
     pages = max(BATCHES) * CONTEXT // PAGE_SIZE
     model = postroad_native.Model(
         model_fields(config),
         num_pages=pages,
         page_size=PAGE_SIZE,
         threads=threads,
-        weight_format=weight_format,
+        quantization=quantization,
+        tensor_quantization={"model.embed_tokens.weight": "int8"} if quantization == "int4" else {},
         isa=isa,
     )
     noise = _bf16(0.02 * np.random.default_rng(0).standard_normal(1 << 22, dtype=np.float32))
@@ -158,35 +167,45 @@ def prefill_arguments() -> Arguments:
 
 def measure(shape: str, machine: Machine, options: argparse.Namespace) -> None:
     config = ModelConfig.from_hf(_SHAPES[shape])
-    model = random_model(config, options.threads, options.weight_format, options.isa)
-    print(f"\n{shape}, {options.weight_format}, {model.isa}, {options.threads} threads")
-    item_size = 2 if options.weight_format == "bf16" else 4
+    models = {name: random_model(config, options.threads, name, options.isa) for name in options.quantization}
+    isa = next(iter(models.values())).isa
+    print(f"\n{shape}, {isa}, {options.threads} threads")
     cases = [
-        (f"decode, batch {batch}", decode_arguments(batch), Work.of(config, 1, CONTEXT, batch, item_size))
-        for batch in BATCHES
+        (f"decode, batch {batch}", decode_arguments(batch), Work.of(config, 1, CONTEXT, batch)) for batch in BATCHES
     ]
-    cases.append((f"prefill of {PREFILL}", prefill_arguments(), Work.of(config, PREFILL, PREFILL, 1, item_size)))
-    for name, arguments, work in cases:
+    cases.append((f"prefill of {PREFILL}", prefill_arguments(), Work.of(config, PREFILL, PREFILL, 1)))
+    for case, arguments, work in cases:
         before = machine.limits()
-        seconds = median_seconds(lambda arguments=arguments: model.step(**vars(arguments)), options.repeats)  # type: ignore[misc]
-        after = machine.limits()
-        limits = Limits(max(before.bandwidth, after.bandwidth), max(before.flops, after.flops))
-        print(
-            f"  {name:16} {seconds * 1e3:8.2f} ms   limit {work.seconds(limits) * 1e3:7.2f} ms"
-            f" ({work.seconds(limits) / seconds:4.0%})"
-            f"   {(work.weight_bytes + work.kv_bytes) / seconds / 1e9:6.1f} of {limits.bandwidth / 1e9:5.1f} GB/s"
-            f"   {work.flops / seconds / 1e9:7.0f} of {limits.flops / 1e9:5.0f} GFLOP/s"
+        times = interleaved_seconds(
+            [partial(model.step, **vars(arguments)) for model in models.values()],
+            options.repeats,
         )
+        limits = Limits.best(before, machine.limits())
+        for (name, model), seconds in zip(models.items(), times, strict=True):
+            limit = work.seconds(limits, model.weight_bytes, name)
+            print(
+                f"  {case:16} {name:5} {seconds * 1e3:8.2f} ms ({times[0] / seconds:4.2f}x)"
+                f"   limit {limit * 1e3:7.2f} ms ({limit / seconds:4.0%})"
+                f"   {(model.weight_bytes + work.kv_bytes) / seconds / 1e9:6.1f} of {limits.bandwidth / 1e9:5.1f} GB/s"
+                f"   {work.flops / seconds / 1e9:6.0f} of {limits.rate(name) / 1e9:5.0f} GOP/s"
+            )
+
+
+def interleaved_seconds(calls: list[Callable[[], object]], repeats: int) -> list[float]:
+    """The median of each call's times, taken in turn: what disturbs the machine disturbs all of them."""
+    rounds = [[_seconds(call, 1)[0] for call in calls] for _ in range(repeats)]
+    return [statistics.median(times) for times in zip(*rounds, strict=True)]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.step", description=__doc__)
     parser.add_argument("--shape", choices=_SHAPES, action="append", help="default: all")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--weight-format", choices=("bf16", "f32"), default="bf16")
+    parser.add_argument("--quantization", choices=QUANTIZATIONS, action="append", help="default: all")
     parser.add_argument("--isa", choices=("auto", *postroad_native.supported_isas()), default="auto")
     parser.add_argument("--repeats", type=int, default=15)
     options = parser.parse_args()
+    options.quantization = options.quantization or QUANTIZATIONS
     machine = Machine(options.threads)
     for shape in options.shape or _SHAPES:
         measure(shape, machine, options)

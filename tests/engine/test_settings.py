@@ -35,6 +35,9 @@ def test_flags_go_before_variables(monkeypatch):
     [
         (["--max-num-seqs", "600"], "max-batch-tokens"),
         (["--executor", "cuda"], "--executor"),
+        (["--quantization", "int3"], "--quantization"),
+        (["--quantization", "int8", "--executor", "torch"], "quantization int8 needs the native executor"),
+        (["--quantization", "int4", "--executor", "scripted"], "quantization int4 needs the native executor"),
         (["--kv-cache-memory", "much"], "--kv-cache-memory"),
         (["--max-waiting", "0"], "--max-waiting"),
         (["--step-ms", "-1"], "--step-ms"),

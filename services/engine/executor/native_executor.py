@@ -127,6 +127,16 @@ class NativeExecutor:
         require_finite(sequence_id, scores)
         return scores
 
+    @property
+    def isa(self) -> str:
+        """The instruction set in use."""
+        return str(self._model.isa)
+
+    @property
+    def num_linears(self) -> dict[str, int]:
+        """Number of linear layers by how their weights are stored."""
+        return dict(self._model.num_linears)
+
     def close(self) -> None:
         """Drops weights and KV pool."""
         del self._model

@@ -10,6 +10,7 @@ from typing import Any
 import numpy.typing as npt
 
 from services.engine.loading.errors import DamagedFile, FileMissing, WeightsMissing
+from services.engine.loading.gguf_blocks import GgufBlocks
 from services.engine.loading.gguf_weights import iter_gguf
 from services.engine.loading.safetensors_file import SafetensorsFile
 from services.engine.loading.source import ModelSource
@@ -26,6 +27,12 @@ def iter_arrays(source: ModelSource, config: Mapping[str, Any]) -> Iterator[tupl
     is a view of the memory-mapped file, to be copied and not written to. A tied output projection may be absent.
     Raises a LoadingError.
     """
+    for name, stored in iter_stored(source, config):
+        yield name, stored.dequantize() if isinstance(stored, GgufBlocks) else stored
+
+
+def iter_stored(source: ModelSource, config: Mapping[str, Any]) -> Iterator[tuple[str, npt.NDArray[Any] | GgufBlocks]]:
+    """As iter_arrays, but matrices that the file holds as GgufBlocks stay so."""
     return iter_gguf(source.path, config) if source.kind == "gguf" else _iter_folder(source.path)
 
 

@@ -1,9 +1,11 @@
-"""Tensors of a GGUF file → Hugging Face names, shapes and order of rows, dequantized."""
+"""Tensors of a GGUF file → Hugging Face names, shapes and order of rows."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import numpy.typing as npt
 from gguf.constants import GGMLQuantizationType
 
 from services.engine.loading.errors import UnsupportedArchitecture, UnsupportedQuantization
+from services.engine.loading.gguf_blocks import BLOCK_TYPES, GgufBlocks
 from services.engine.loading.gguf_file import GgufFile, TensorInfo, read_gguf
 
 _MODEL_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
@@ -56,15 +59,37 @@ _PLAIN: Mapping[GGMLQuantizationType, npt.DTypeLike] = {
 }
 
 
-def iter_gguf(path: Path, config: Mapping[str, Any]) -> Iterator[tuple[str, npt.NDArray[Any]]]:
-    """As iter_arrays, for a GGUF file. Raises UnsupportedArchitecture or UnsupportedQuantization."""
+@dataclass(frozen=True, slots=True)
+class StoredBlocks:
+    """A matrix of the file in blocks that need no dequantizing."""
+
+    type_name: str  # GgufBlocks.name
+    num_weights: int
+
+
+def stored_blocks(path: Path) -> dict[str, StoredBlocks]:
+    """The matrices that `iter_gguf` gives as blocks, by Hugging Face name. Raises UnsupportedArchitecture."""
+    file = read_gguf(path)
+    return {
+        hugging_face_name(info.name, file.architecture): StoredBlocks(BLOCK_TYPES[info.ggml_type], prod(info.shape))
+        for info in file.tensors.values()
+        if _in_blocks(info)
+    }
+
+
+def iter_gguf(path: Path, config: Mapping[str, Any]) -> Iterator[tuple[str, npt.NDArray[Any] | GgufBlocks]]:
+    """As iter_stored, for a GGUF file. Raises UnsupportedArchitecture or UnsupportedQuantization."""
     file = read_gguf(path)
     for info in file.tensors.values():
         if info.name not in _IN_CONFIG:
-            array = _array(info, _rows(file, info, config))
+            rows, name = _rows(file, info, config), hugging_face_name(info.name, file.architecture)
+            if _in_blocks(info):
+                yield name, _blocks(info, rows)
+                continue
+            array = _array(info, rows)
             if file.architecture in _OFFSET_NORMS and info.name.endswith("norm.weight"):
                 array = array.astype(np.float32) - 1
-            yield hugging_face_name(info.name, file.architecture), array
+            yield name, array
 
 
 def hugging_face_name(name: str, architecture: str) -> str:
@@ -94,6 +119,14 @@ def _rows(file: GgufFile, info: TensorInfo, config: Mapping[str, Any]) -> npt.ND
     data = data.reshape(info.shape[0], -1)  # a bias has one element a row
     paired = data.reshape(heads, -1, 2, data.shape[-1])
     return paired.swapaxes(1, 2).reshape(data.shape)
+
+
+def _in_blocks(info: TensorInfo) -> bool:
+    return info.ggml_type in BLOCK_TYPES and len(info.shape) == 2
+
+
+def _blocks(info: TensorInfo, rows: npt.NDArray[np.uint8]) -> GgufBlocks:
+    return GgufBlocks(np.ascontiguousarray(rows), info.ggml_type)
 
 
 def _array(info: TensorInfo, rows: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:

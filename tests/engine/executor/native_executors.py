@@ -9,6 +9,7 @@ from services.engine.executor.native_executor import NativeExecutor
 from services.engine.loading.random_weights import random_weights
 from services.engine.models.config import ModelConfig
 from services.engine.native_startup import load_model
+from services.engine.quantization import WeightFormats
 
 PAGE_SIZE = 16
 
@@ -21,4 +22,5 @@ def native_executor(
     length = min(parsed.max_position_embeddings, num_pages * PAGE_SIZE)
     info = ExecutorInfo(num_pages, PAGE_SIZE, parsed.vocab_size, max_model_len=length)
     weights = ((name, tensor.numpy()) for name, tensor in random_weights(parsed, seed=0))
-    return NativeExecutor(load_model(parsed, weights, info, threads, weight_format), info, threads)
+    formats = WeightFormats.plain(weight_format)
+    return NativeExecutor(load_model(parsed, weights, info, threads, formats), info, threads)

@@ -18,6 +18,7 @@ from services.engine.models.config import ModelConfig
 from services.engine.models.errors import WeightError
 from services.engine.native_startup import load_model
 from services.engine.plan import SamplingParams, StepPlan
+from services.engine.quantization import WeightFormats
 from tests.engine.executor.native_executors import PAGE_SIZE, native_executor
 from tests.engine.executor.plans import GREEDY, Sequence, decode, step
 from tests.engine.models.reference import FAMILIES, decoder
@@ -132,7 +133,8 @@ def test_broken_logits_fail_the_step_and_leave_no_trace(weight_format: str) -> N
     weights = {name: tensor.numpy() for name, tensor in random_weights(config, seed=0)}
     weights["model.embed_tokens.weight"][broken_token] = np.nan
     healthy = native_executor(LLAMA, weight_format=weight_format)
-    executor = NativeExecutor(load_model(config, weights.items(), healthy.info, 1, weight_format), healthy.info, 1)
+    formats = WeightFormats.plain(weight_format)
+    executor = NativeExecutor(load_model(config, weights.items(), healthy.info, 1, formats), healthy.info, 1)
     pages = [0, 1, 2, 3]
     fine = Sequence(1, [1, 2, 3], [4])
     with pytest.raises(BrokenSequencesError, match=r"sequences \[2\]"):
@@ -204,4 +206,4 @@ def test_weights_that_do_not_fit_the_config_are_named(change, named) -> None:
     weights = {name: tensor.numpy() for name, tensor in random_weights(config, seed=0)}
     change(weights)
     with pytest.raises(WeightError, match=named):
-        load_model(config, weights.items(), native_executor(LLAMA).info, 1, "f32")
+        load_model(config, weights.items(), native_executor(LLAMA).info, 1, WeightFormats.plain("f32"))

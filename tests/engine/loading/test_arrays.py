@@ -15,8 +15,10 @@ import torch
 from gguf.constants import GGMLQuantizationType
 from safetensors.torch import save_file
 
-from services.engine.loading.arrays import iter_arrays
+from services.engine.loading.arrays import iter_arrays, iter_stored
 from services.engine.loading.errors import DamagedFile, UnsupportedQuantization
+from services.engine.loading.gguf_blocks import GgufBlocks
+from services.engine.loading.gguf_weights import StoredBlocks, stored_blocks
 from services.engine.loading.safetensors_file import SafetensorsFile
 from services.engine.loading.source import ModelSource
 from tests.engine.loading.gguf_files import model_metadata, write_gguf
@@ -47,6 +49,27 @@ def test_bfloat16_comes_as_its_bits(tmp_path: Path) -> None:
     config = {"num_attention_heads": 6, "num_key_value_heads": 2}
     [(_, from_gguf)] = iter_arrays(ModelSource("gguf", path, "x"), config)
     assert np.array_equal(from_gguf, array)
+
+
+@pytest.mark.parametrize("ggml_type", [GGMLQuantizationType.Q4_0, GGMLQuantizationType.Q4_1, GGMLQuantizationType.Q8_0])
+def test_blocks_stay_as_the_file_has_them_or_are_dequantized(ggml_type: GGMLQuantizationType, tmp_path: Path) -> None:
+    """Queries with their rows in Hugging Face's order, either way."""
+    rng = np.random.default_rng(0)
+    weights = {
+        "blk.0.attn_q.weight": rng.standard_normal((96, 96), np.float32),
+        "output_norm.weight": rng.standard_normal(96, np.float32),
+    }
+    path = write_gguf(tmp_path / "model.gguf", model_metadata("llama"), weights, ggml_type)
+    source, config = ModelSource("gguf", path, "x"), {"num_attention_heads": 6, "num_key_value_heads": 2}
+    stored, arrays = dict(iter_stored(source, config)), dict(iter_arrays(source, config))
+    name = "model.layers.0.self_attn.q_proj.weight"
+    blocks = stored[name]
+    assert isinstance(blocks, GgufBlocks)
+    assert blocks.data.flags.c_contiguous
+    assert np.array_equal(blocks.dequantize(), arrays[name])
+    assert np.abs(arrays[name][8] - weights["blk.0.attn_q.weight"][1]).max() < 0.5
+    assert np.array_equal(stored["model.norm.weight"], arrays["model.norm.weight"])
+    assert stored_blocks(path) == {name: StoredBlocks(ggml_type.name.lower(), 96 * 96)}
 
 
 def test_tensors_come_in_the_order_of_the_file(tmp_path: Path) -> None:

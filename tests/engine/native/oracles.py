@@ -16,6 +16,7 @@ from services.engine.models.config import ModelConfig
 from services.engine.models.decoder import Decoder
 from services.engine.models.weights import load_model
 from services.engine.plan import SamplingJob, SamplingParams, SequencePlan
+from tests.engine.native.quantizing import rounded_weights
 from tests.engine.native.stepping import PAGE_SIZE, Logits
 
 
@@ -54,4 +55,18 @@ def rounded_decoder(config: dict[str, Any], seed: int = 0) -> Decoder:
     """A float32 decoder whose weights are bfloat16 numbers: what a bf16 model computes if it rounds nothing else."""
     parsed = ModelConfig.from_hf(config)
     weights = ((name, tensor.bfloat16().float()) for name, tensor in random_weights(parsed, seed))
+    return load_model(parsed, weights, torch.float32, "cpu")
+
+
+def quantized_decoder(config: dict[str, Any], quantization: str, seed: int = 0) -> Decoder:
+    """A float32 decoder whose matrices are rounded as the format does it; a table of embeddings of its own is not."""
+    parsed = ModelConfig.from_hf(config)
+    table = None if parsed.tie_word_embeddings else "model.embed_tokens.weight"
+
+    def rounded(name: str, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.ndim != 2 or name == table:
+            return tensor
+        return torch.from_numpy(rounded_weights(tensor.numpy(), quantization))
+
+    weights = ((name, rounded(name, tensor)) for name, tensor in random_weights(parsed, seed))
     return load_model(parsed, weights, torch.float32, "cpu")

@@ -27,6 +27,7 @@ def native_model(
     *,
     weight_format: str = "f32",
     kv_format: str = "auto",
+    quantization: str = "none",
     isa: str = "auto",
     threads: int = 1,
     num_pages: int = 64,
@@ -42,6 +43,7 @@ def native_model(
         threads=threads,
         weight_format=weight_format,
         kv_format=kv_format,
+        quantization=quantization,
         isa=isa,
     )
     for name, tensor in random_weights(config, seed):

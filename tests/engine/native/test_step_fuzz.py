@@ -12,7 +12,8 @@ import pytest
 
 from services.engine.plan import SequencePlan
 from tests.engine.models.reference import FAMILIES, decoder
-from tests.engine.native.oracles import TorchStepper, rounded_decoder
+from tests.engine.native.oracles import TorchStepper, quantized_decoder, rounded_decoder
+from tests.engine.native.quantizing import FORMATS
 from tests.engine.native.stepping import native_model, plan, step
 
 NUM_PAGES = 60
@@ -77,6 +78,21 @@ class _Traffic:
         pages = shared + [self._free.pop() for _ in range(needed)]
         self._users.update(pages)
         self._running.append(_Sequence(token_ids, pages, len(shared) * self.page_size))
+
+
+@pytest.mark.parametrize("isa", postroad_native.supported_isas())
+@pytest.mark.parametrize("quantization", FORMATS)
+def test_random_plans_of_quantized_models(quantization: str, isa: str) -> None:
+    """Beside a reference with the same rounded weights. What is left is the rounding of activations to 8 bits."""
+    traffic = _Traffic(10 + FORMATS.index(quantization))
+    config = FAMILIES[traffic.rng.choice(sorted(FAMILIES))]
+    pool = {"num_pages": NUM_PAGES, "page_size": traffic.page_size}
+    model = native_model(config, quantization=quantization, isa=isa, threads=2, **pool)
+    reference = TorchStepper.of(quantized_decoder(config, quantization), **pool)
+    for _ in range(STEPS):
+        plans = traffic.plans()
+        actual, expected = step(model, *plans), reference.step(*plans)
+        assert np.square(actual - expected).mean() < 0.06**2 * np.square(expected).mean(), str(plans)
 
 
 @pytest.mark.parametrize("isa", postroad_native.supported_isas())

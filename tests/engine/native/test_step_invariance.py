@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import postroad_native
@@ -18,21 +19,42 @@ from tests.engine.native.stepping import PAGE_SIZE, Logits, native_model, plan, 
 
 LLAMA = FAMILIES["llama, 9 heads, 3 KV heads"]
 QWEN3 = FAMILIES["qwen3"]
-VARIANTS = [(isa, weight_format) for isa in postroad_native.supported_isas() for weight_format in ("bf16", "f32")]
+FORMATS: dict[str, dict[str, Any]] = {  # by name: what a model is made with
+    "bf16": {"weight_format": "bf16"},
+    "f32": {"weight_format": "f32"},
+    "int8": {"weight_format": "bf16", "quantization": "int8"},
+    "int8_group32": {"weight_format": "bf16", "quantization": "int8_group32"},
+    "int4": {"weight_format": "bf16", "quantization": "int4"},
+}
+KV_FORMATS = {
+    "bf16, int8 KV": {"weight_format": "bf16", "kv_format": "int8"},
+    "f32, int8 KV": {"weight_format": "f32", "kv_format": "int8"},
+    "int4, int8 KV": {"weight_format": "bf16", "quantization": "int4", "kv_format": "int8"},
+}
 LENGTH = 530  # three spans of 256 keys, the last one short
 PAGES = list(range(40))
+
+
+def _variants(*families: str) -> list[tuple[str, str, str]]:
+    """Each with every format and instruction set; quantized ones with the first family alone."""
+    return [
+        (family, isa, name)
+        for family in families
+        for isa in postroad_native.supported_isas()
+        for name, options in FORMATS.items()
+        if family == families[0] or "quantization" not in options
+    ]
 
 
 def _whole(model: postroad_native.Model, token_ids: list[int]) -> Logits:
     return step(model, plan(token_ids, PAGES), logit_rows=range(len(token_ids)))
 
 
-@pytest.mark.parametrize(("isa", "weight_format"), VARIANTS)
-@pytest.mark.parametrize("family", ["llama, 9 heads, 3 KV heads", "qwen3", "gemma2"])
-def test_chunked_prefill_equals_whole(family: str, isa: str, weight_format: str) -> None:
+@pytest.mark.parametrize(("family", "isa", "name"), _variants("llama, 9 heads, 3 KV heads", "qwen3", "gemma2"))
+def test_chunked_prefill_equals_whole(family: str, isa: str, name: str) -> None:
     token_ids = prompt(1, LENGTH)
-    whole = _whole(native_model(FAMILIES[family], isa=isa, weight_format=weight_format), token_ids)
-    model = native_model(FAMILIES[family], isa=isa, weight_format=weight_format)
+    whole = _whole(native_model(FAMILIES[family], isa=isa, **FORMATS[name]), token_ids)
+    model = native_model(FAMILIES[family], isa=isa, **FORMATS[name])
     start = 0
     for chunk in (1, 15, 1, 16, 200, 7, 17, 12, 13, 230, 1, 1, 16):
         rows = step(model, plan(token_ids[start : start + chunk], PAGES, start), logit_rows=range(chunk))
@@ -41,15 +63,14 @@ def test_chunked_prefill_equals_whole(family: str, isa: str, weight_format: str)
     assert start == LENGTH
 
 
-@pytest.mark.parametrize(("isa", "weight_format"), VARIANTS)
-@pytest.mark.parametrize("family", ["llama, 9 heads, 3 KV heads", "gemma2"])
-def test_a_sequence_alone_equals_it_in_batches_of_7_and_32(family: str, isa: str, weight_format: str) -> None:
+@pytest.mark.parametrize(("family", "isa", "name"), _variants("llama, 9 heads, 3 KV heads", "gemma2"))
+def test_a_sequence_alone_equals_it_in_batches_of_7_and_32(family: str, isa: str, name: str) -> None:
     """Decodes of one to 300 tokens of context; the last of them with a prefill beside them."""
     lengths = [1 + 9 * i for i in range(31)] + [300]
     prompts = [prompt(10 + i, length) for i, length in enumerate(lengths)]
     first_pages = np.cumsum([0, *(length // 16 + 1 for length in lengths)])
     tables = [list(range(first, end)) for first, end in pairwise(first_pages)]
-    model = native_model(FAMILIES[family], isa=isa, weight_format=weight_format, num_pages=512)
+    model = native_model(FAMILIES[family], isa=isa, **FORMATS[name], num_pages=512)
     for token_ids, table in zip(prompts, tables, strict=True):
         if len(token_ids) > 1:
             step(model, plan(token_ids[:-1], table), logit_rows=[])
@@ -63,10 +84,10 @@ def test_a_sequence_alone_equals_it_in_batches_of_7_and_32(family: str, isa: str
     np.testing.assert_array_equal(step(model, prefill, *decodes)[1:], alone)
 
 
-@pytest.mark.parametrize("weight_format", ["bf16", "f32"])
-def test_threads_do_not_matter(weight_format: str) -> None:
+@pytest.mark.parametrize("name", FORMATS)
+def test_threads_do_not_matter(name: str) -> None:
     token_ids = prompt(2, LENGTH)
-    one, three = (native_model(QWEN3, threads=threads, weight_format=weight_format) for threads in (1, 3))
+    one, three = (native_model(QWEN3, threads=threads, **FORMATS[name]) for threads in (1, 3))
     np.testing.assert_array_equal(_whole(three, token_ids), _whole(one, token_ids))
     decode = plan([5], PAGES, LENGTH)
     for _ in range(5):
@@ -82,16 +103,13 @@ def test_scattered_pages_equal_pages_in_order() -> None:
     np.testing.assert_array_equal(scattered, expected)
 
 
-@pytest.mark.parametrize("kv_format", ["auto", "int8"])
-@pytest.mark.parametrize("weight_format", ["bf16", "f32"])
+@pytest.mark.parametrize("name", [*FORMATS, *KV_FORMATS])
 @pytest.mark.parametrize("length", [1, 16, 17, 41, 270])
-def test_numbers_that_are_not_finite_in_reused_pages_do_not_matter(
-    length: int, weight_format: str, kv_format: str
-) -> None:
+def test_numbers_that_are_not_finite_in_reused_pages_do_not_matter(length: int, name: str) -> None:
     """A sequence whose keys and values are NaN breaks nobody who gets its pages after it."""
     broken_id = 96
     token_ids = [token_id % broken_id for token_id in prompt(5, length)] + [3, 4, 5]
-    models = [_model_with_a_broken_embedding(broken_id, weight_format, kv_format) for _ in range(2)]
+    models = [_model_with_a_broken_embedding(broken_id, name) for _ in range(2)]
     assert np.isnan(step(models[0], plan([broken_id] * 640, PAGES))).all()
     for model_ids, start in ((token_ids[:length], 0), (token_ids[length:-1], length), (token_ids[-1:], length + 2)):
         reused, fresh = (step(model, plan(model_ids, PAGES, start)) for model in models)
@@ -99,19 +117,13 @@ def test_numbers_that_are_not_finite_in_reused_pages_do_not_matter(
         np.testing.assert_array_equal(reused, fresh)
 
 
-def _model_with_a_broken_embedding(token_id: int, weight_format: str, kv_format: str) -> postroad_native.Model:
+def _model_with_a_broken_embedding(token_id: int, name: str) -> postroad_native.Model:
     config = ModelConfig.from_hf(LLAMA)
-    model = postroad_native.Model(
-        model_fields(config),
-        num_pages=64,
-        page_size=PAGE_SIZE,
-        threads=1,
-        weight_format=weight_format,
-        kv_format=kv_format,
-    )
-    for name, tensor in random_weights(config, 0):
-        if name == "model.embed_tokens.weight":
+    options = (FORMATS | KV_FORMATS)[name]
+    model = postroad_native.Model(model_fields(config), num_pages=64, page_size=PAGE_SIZE, threads=1, **options)
+    for tensor_name, tensor in random_weights(config, 0):
+        if tensor_name == "model.embed_tokens.weight":
             tensor[token_id] = torch.nan
-        model.set_weight(name, tensor.numpy())
+        model.set_weight(tensor_name, tensor.numpy())
     model.finish()
     return model

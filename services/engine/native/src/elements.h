@@ -1,7 +1,7 @@
 // Number formats of weights, activations and cached keys and values, and conversions of single numbers.
 //
-// All products of the step have one shape: rows of 32-bit words times columns of 32-bit words, accumulated in float32.
-// A word holds one float32 or a pair of bfloat16 that are neighbours along the reduced dimension.
+// All products of the step have one shape: rows of 32-bit words times columns of 32-bit words. A word holds one float32,
+// a pair of bfloat16 or four 8-bit integers that are neighbours along the reduced dimension.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +23,15 @@ enum class Format { kBf16, kF32 };
 
 // Of cached keys and values: elements as everything else, or int8 with a float32 scale per token and KV head.
 enum class KvFormat { kElements, kInt8 };
+
+// How the weights of a linear layer are stored. weight = scale * code + minimum, with codes that are unsigned integers.
+enum class WeightFormat {
+    kElements,     // as activations are: bf16 or float32
+    kInt8,         // one float32 scale per feature; the minimum is -128 * scale
+    kInt8Groups,   // one float16 scale per feature and kGroup inputs; the minimum is -128 * scale
+    kInt4,         // float16 scale and minimum per feature and kGroup inputs
+};
+constexpr int kNumWeightFormats = 4;
 
 inline int elements_per_word(Format format) { return format == Format::kBf16 ? Bf16::kPerWord : F32::kPerWord; }
 
@@ -57,6 +66,20 @@ inline float float_from_half(uint16_t half) {
     // Exact for subnormals, too: the exponent is corrected by a multiplication.
     const float scaled = bits_float(magnitude << 13) * bits_float(0x77800000u);  // times 2^112
     return bits_float(sign | float_bits(scaled));
+}
+
+// To the nearest, ties to even. NaN stays NaN; beyond the range: infinity.
+inline uint16_t half_from_float(float value) {
+    const uint32_t bits = float_bits(value);
+    const auto sign = static_cast<uint16_t>(bits >> 16 & 0x8000u);
+    const uint32_t magnitude = bits & 0x7fffffffu;
+    if (magnitude > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u);
+    if (magnitude >= 0x47800000u) return static_cast<uint16_t>(sign | 0x7c00u);  // 2^16 and above
+    if (magnitude < 0x38800000u) {  // below 2^-14: multiples of 2^-24, which the sum with 1/2 rounds to
+        return static_cast<uint16_t>(sign | (float_bits(bits_float(magnitude) + 0.5f) - 0x3f000000u));
+    }
+    const uint32_t rounded = magnitude + 0xfffu + (magnitude >> 13 & 1u);
+    return static_cast<uint16_t>(sign | ((rounded - 0x38000000u) >> 13));
 }
 
 }  // namespace postroad

@@ -18,7 +18,7 @@ void Head::run(Worker& worker, int64_t first_row, int64_t count, float* logits) 
     const ElementRows& normed = workspace.normed;
     const LinearCall call{weights.lm_head(), normed.row(first_row), normed.stride_words, logits, config.vocab_size,
                           Epilogue::kStore};
-    parallel_linear(worker, kernels, num_threads, call, count);
+    parallel_linear(worker, kernels, num_threads, workspace.quantized, call, count);
     if (config.final_softcap == 0.0f) return;
     constexpr int64_t kAtOnce = 4096;
     const int64_t size = count * config.vocab_size;
@@ -222,7 +222,7 @@ void Forward::norm(Worker& worker, const FloatRows& input, int64_t count, const 
 }
 
 void Forward::linear(Worker& worker, const LinearCall& call, int64_t rows) const {
-    parallel_linear(worker, kernels, num_threads, call, rows);
+    parallel_linear(worker, kernels, num_threads, workspace.quantized, call, rows);
 }
 
 }  // namespace postroad

@@ -33,11 +33,11 @@ ModelConfig checked(ModelConfig config, const ModelOptions& options) {
 Model::Model(ModelConfig config, const ModelOptions& options)
     : config_(checked(std::move(config), options)),
       kernels_(select_kernels(options.isa, options.weight_format)),
-      weights_(config_, options.weight_format),
+      weights_(config_, options.weight_format, options.quantization),
       cache_(config_, options.weight_format, options.kv_format, options.num_pages, options.page_size),
       shape_{options.num_pages, options.page_size / kBlock, config_.vocab_size},
       pool_(options.threads),
-      workspace_(config_, options.weight_format, options.kv_format, options.threads),
+      workspace_(config_, options.weight_format, options.kv_format, weights_.quantized_row_words(), options.threads),
       logits_(std::make_shared<HugePages>()) {}
 
 void Model::set_weight(const std::string& name, const SourceTensor& tensor) {

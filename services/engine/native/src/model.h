@@ -1,6 +1,7 @@
 // A model in memory: weights, KV cache and threads, and the one call per engine step.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -19,8 +20,9 @@ struct ModelOptions {
     int64_t num_pages;
     int64_t page_size;  // tokens, a multiple of 16
     int threads;
-    Format weight_format;
+    Format weight_format;  // of weights that are not integers, and of activations
     KvFormat kv_format;
+    WeightFormats quantization;
     std::string isa;
 };
 
@@ -32,6 +34,7 @@ public:
     const ModelConfig& config() const { return config_; }
     const char* isa() const { return kernels_.isa; }
     size_t weight_bytes() const { return weights_.bytes(); }
+    std::map<WeightFormat, int64_t> num_linears() const { return weights_.num_linears(); }
 
     void set_weight(const std::string& name, const SourceTensor& tensor);  // see Weights::set
     void finish();                                                         // see Weights::require_complete

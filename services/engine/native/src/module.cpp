@@ -2,14 +2,17 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <optional>
 #include <stdexcept>
+#include <utility>
 
 #include "isa.h"
 #include "logprobs_binding.h"
@@ -54,6 +57,38 @@ KvFormat kv_format(const std::string& name) {
     if (name == "auto") return KvFormat::kElements;
     if (name == "int8") return KvFormat::kInt8;
     throw nb::value_error(("kv_format must be auto or int8, not " + name).c_str());
+}
+
+constexpr std::pair<const char*, WeightFormat> kQuantizations[] = {
+    {"none", WeightFormat::kElements},
+    {"int8", WeightFormat::kInt8},
+    {"int8_group32", WeightFormat::kInt8Groups},
+    {"int4", WeightFormat::kInt4},
+};
+
+WeightFormat quantization(const std::string& name) {
+    std::string known;
+    for (const auto& [known_name, format] : kQuantizations) {
+        if (name == known_name) return format;
+        known += (known.empty() ? "" : ", ") + std::string(known_name);
+    }
+    throw nb::value_error(("quantization must be one of " + known + ", not " + name).c_str());
+}
+
+WeightFormats weight_formats(const std::string& otherwise, const std::map<std::string, std::string>& by_name) {
+    WeightFormats formats;
+    formats.otherwise = quantization(otherwise);
+    for (const auto& [tensor, name] : by_name) formats.by_name[tensor] = quantization(name);
+    return formats;
+}
+
+std::map<std::string, int64_t> num_linears(const Model& model) {
+    const auto by_format = model.num_linears();
+    std::map<std::string, int64_t> numbers;
+    for (const auto& [name, format] : kQuantizations) {
+        if (const auto found = by_format.find(format); found != by_format.end()) numbers[name] = found->second;
+    }
+    return numbers;
 }
 
 std::vector<RopeConfig> ropes(const nb::dict& config) {
@@ -106,6 +141,24 @@ ModelConfig model_config(const nb::dict& fields) {
     config.layers = layers(fields);
     config.ropes = ropes(fields);
     return config;
+}
+
+constexpr std::pair<const char*, SourceType> kBlocks[] = {
+    {"q4_0", SourceType::kQ4_0}, {"q4_1", SourceType::kQ4_1}, {"q8_0", SourceType::kQ8_0}};
+
+// uint8 [rows, bytes] -> [rows, numbers]
+SourceTensor source_blocks(const Array& array, const std::string& name) {
+    for (const auto& [known, type] : kBlocks) {
+        if (name != known) continue;
+        const int64_t block = source_block_bytes(type);
+        if (array.dtype() != nb::dtype<uint8_t>()) throw nb::type_error("blocks must be uint8");
+        if (array.ndim() != 2 || static_cast<int64_t>(array.shape(1)) % block != 0) {
+            throw nb::value_error(("rows of " + name + " have a multiple of " + std::to_string(block) + " bytes").c_str());
+        }
+        const auto bytes = static_cast<int64_t>(array.shape(1));
+        return {array.data(), type, {static_cast<int64_t>(array.shape(0)), bytes / block * kSourceBlock}};
+    }
+    throw nb::value_error(("blocks must be q4_0, q4_1 or q8_0, not " + name).c_str());
 }
 
 SourceTensor source_tensor(const Array& array) {
@@ -182,12 +235,15 @@ void register_model(nb::module_& module) {
         .def(
             "__init__",
             [](Model* self, const nb::dict& config, int64_t num_pages, int64_t page_size, int threads,
-               const std::string& format, const std::string& kv, const std::string& isa) {
-                new (self) Model(model_config(config),
-                                 {num_pages, page_size, threads, weight_format(format), kv_format(kv), isa});
+               const std::string& format, const std::string& kv, const std::string& quantization,
+               const std::map<std::string, std::string>& tensor_quantization, const std::string& isa) {
+                new (self)
+                    Model(model_config(config), {num_pages, page_size, threads, weight_format(format), kv_format(kv),
+                                                 weight_formats(quantization, tensor_quantization), isa});
             },
             nb::arg("config"), nb::kw_only(), nb::arg("num_pages"), nb::arg("page_size"), nb::arg("threads"),
-            nb::arg("weight_format") = "bf16", nb::arg("kv_format") = "auto", nb::arg("isa") = "auto",
+            nb::arg("weight_format") = "bf16", nb::arg("kv_format") = "auto", nb::arg("quantization") = "none",
+            nb::arg("tensor_quantization") = std::map<std::string, std::string>{}, nb::arg("isa") = "auto",
             "config: hidden_size, intermediate_size, num_heads, num_kv_heads, head_dim, vocab_size, rms_norm_eps,\n"
             "tie_word_embeddings, qkv_bias, o_bias, mlp_bias, qk_norm, activation ('silu' or 'gelu_tanh'),\n"
             "post_norms, norm_offset, embedding_scale, attention_scale, attention_softcap and final_softcap\n"
@@ -196,18 +252,24 @@ void register_model(nb::module_& module) {
             "and rope_attention_factors (of cosines and sines).\n"
             "page_size: tokens, a multiple of 16. weight_format: 'bf16' or 'f32'. kv_format: of cached keys and\n"
             "values; 'auto', as the weights, or 'int8', with a scale per token and KV head.\n"
+            "quantization: how matrices are stored: 'none', as weight_format says; 'int8', a scale per output;\n"
+            "'int8_group32', a scale per output and 32 inputs; 'int4', a scale and a minimum likewise. Their inputs are\n"
+            "rounded to 8 bits, 32 by 32. tensor_quantization: the same for some of the tensors, by name. Matrices that\n"
+            "are computed together are stored as 'none' where they differ.\n"
             "isa: one of supported_isas(), or 'auto'. Raises ValueError for what makes no sense.")
         .def_prop_ro("isa", &Model::isa, "The instruction set in use.")
+        .def_prop_ro("num_linears", &num_linears, "Number of linear layers by how they are stored.")
         .def_prop_ro("weight_bytes", &Model::weight_bytes, "Memory that the packed weights take.")
         .def(
             "set_weight",
-            [](Model& model, const std::string& name, const Array& array) {
-                const SourceTensor tensor = source_tensor(array);
+            [](Model& model, const std::string& name, const Array& array, const std::string& blocks) {
+                const SourceTensor tensor = blocks.empty() ? source_tensor(array) : source_blocks(array, blocks);
                 const nb::gil_scoped_release release;
                 model.set_weight(name, tensor);
             },
-            nb::arg("name"), nb::arg("array").noconvert(),
+            nb::arg("name"), nb::arg("array").noconvert(), nb::arg("blocks") = "",
             "Packs one tensor, by its Hugging Face name: float32, float16 or uint16 (bfloat16 bits), C-contiguous.\n"
+            "With blocks 'q4_0', 'q4_1' or 'q8_0': uint8 [rows, bytes], GGUF blocks of 32 numbers.\n"
             "Raises ValueError for a name without a place, one that came before, or another shape.")
         .def("finish", &Model::finish, "Raises ValueError naming the tensors that are missing.")
         .def(

@@ -12,7 +12,7 @@ constexpr int64_t kTaskPanels = 8;
 // Panels per task: the most that still spreads all panels evenly over the threads.
 int64_t panel_grain(const Linear& linear, int64_t num_threads) {
     const int64_t panels = linear.panels();
-    const int64_t most = std::min(kTaskPanels, kTaskBytes / (linear.words * kPanel * int64_t{sizeof(uint32_t)}));
+    const int64_t most = std::min(kTaskPanels, kTaskBytes / (linear.panel_words * int64_t{sizeof(uint32_t)}));
     for (int64_t grain = most; grain > 1; --grain) {
         const int64_t rounds = ceil_div(ceil_div(panels, grain), num_threads);
         if (rounds * num_threads * grain - panels <= panels / 32) return grain;
@@ -20,19 +20,38 @@ int64_t panel_grain(const Linear& linear, int64_t num_threads) {
     return 1;
 }
 
+// Replaces the call's input by integers.
+void quantize_input(Worker& worker, const Kernels& kernels, int num_threads, const ElementRows& quantized,
+                    LinearCall& call, int64_t rows) {
+    const int64_t grain = std::max<int64_t>(1, rows / (4 * num_threads));
+    worker.parallel_for(rows, grain, [&](int64_t first, int64_t last) {
+        for (int64_t row = first; row < last; ++row) {
+            kernels.quantize({call.input + row * call.input_stride, call.linear.in_features, call.linear.words,
+                              call.linear.format, quantized.row(row)});
+        }
+    });
+    call.input = quantized.row(0);
+    call.input_stride = quantized.stride_words;
+}
+
 }  // namespace
 
-void parallel_linear(Worker& worker, const Kernels& kernels, int num_threads, const LinearCall& call, int64_t rows) {
+void parallel_linear(Worker& worker, const Kernels& kernels, int num_threads, const ElementRows& quantized,
+                     LinearCall call, int64_t rows) {
+    if (call.linear.format != WeightFormat::kElements) {
+        quantize_input(worker, kernels, num_threads, quantized, call, rows);
+    }
+    const LinearKernel& kernel = kernels.linears[static_cast<int>(call.linear.format)];
     const int64_t panels = call.linear.panels();
     const int64_t grain = panel_grain(call.linear, num_threads);
     const int64_t panel_tasks = ceil_div(panels, grain);
     const int64_t blocks = ceil_div(rows, kRowsAtOnce);
-    const int64_t block_rows = round_up(ceil_div(rows, std::max<int64_t>(blocks, 1)), kernels.row_tile);
+    const int64_t block_rows = round_up(ceil_div(rows, std::max<int64_t>(blocks, 1)), kernel.row_tile);
     worker.parallel_for(blocks * panel_tasks, 1, [&](int64_t first, int64_t) {
         const int64_t first_row = first / panel_tasks * block_rows;
         const int64_t first_panel = first % panel_tasks * grain;
-        kernels.linear(call, first_row, std::min(rows, first_row + block_rows), first_panel,
-                       std::min(panels, first_panel + grain));
+        kernel.run(call, first_row, std::min(rows, first_row + block_rows), first_panel,
+                   std::min(panels, first_panel + grain));
     });
 }
 

@@ -3,10 +3,13 @@
 
 #include "kernels/kernels.h"
 #include "thread_pool.h"
+#include "workspace.h"
 
 namespace postroad {
 
-// Called by every thread of the team: the layer over rows [0, rows) of its input.
-void parallel_linear(Worker& worker, const Kernels& kernels, int num_threads, const LinearCall& call, int64_t rows);
+// Called by every thread of the team: the layer over rows [0, rows) of its input, which is elements. Where weights are
+// integers, the rows become integers in `quantized`.
+void parallel_linear(Worker& worker, const Kernels& kernels, int num_threads, const ElementRows& quantized,
+                     LinearCall call, int64_t rows);
 
 }  // namespace postroad

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
 
 #include "packing.h"
 
@@ -49,14 +50,24 @@ public:
         }
         Linear linear{};
         linear.out_features = features;
-        linear.words = row_words(in_features);
-        uint32_t* panels = words(linear.panels() * kPanel * linear.words);
+        linear.in_features = in_features;
+        linear.format = common_format(parts);
+        if (linear.format == WeightFormat::kElements) {
+            linear.words = row_words(in_features);
+            linear.panel_words = linear.words * kPanel;
+        } else {
+            linear.words = round_up(ceil_div(in_features, int64_t{sizeof(uint32_t)}), kWordPadding);
+            linear.panel_words = linear.words / kGroupWords * block_words(linear.format);
+        }
+        uint32_t* panels = words(linear.panels() * linear.panel_words);
         uint32_t* bias = has_bias ? words(linear.panels() * kPanel) : nullptr;
+        uint32_t* scales = linear.format == WeightFormat::kInt8 ? words(linear.panels() * kPanel) : nullptr;
         const int64_t interleave = interleaved ? kPanel / 2 : kPanel;
         int64_t first = 0;
         for (const Part& part : parts) {
             place(part.name + ".weight",
-                  {Place::Kind::kPanels, part.features, in_features, panels, first, interleave, linear.words});
+                  {Place::Kind::kPanels, part.features, in_features, panels, first, interleave, linear.words, 0.0f,
+                   linear.panel_words, linear.format, scales});
             if (has_bias) {
                 place(part.name + ".bias", {Place::Kind::kVector, 1, part.features, bias, first, interleave, 0});
             }
@@ -64,6 +75,7 @@ public:
         }
         linear.weights = panels;
         linear.bias = reinterpret_cast<const float*>(bias);
+        linear.scales = reinterpret_cast<const float*>(scales);
         return linear;
     }
 
@@ -73,9 +85,18 @@ public:
         return data;
     }
 
-private:
+    // Words of a row of elements.
     int64_t row_words(int64_t features) const {
         return round_up(ceil_div(features, elements_per_word(weights_.format_)), kWordPadding);
+    }
+
+private:
+    WeightFormat common_format(const std::vector<Part>& parts) const {
+        const WeightFormat format = weights_.formats_.of(parts.front().name + ".weight");
+        for (const Part& part : parts) {
+            if (weights_.formats_.of(part.name + ".weight") != format) return WeightFormat::kElements;
+        }
+        return format;
     }
 
     void place(const std::string& name, const Place& place) {
@@ -86,8 +107,13 @@ private:
     int64_t used_ = 0;
 };
 
-Weights::Weights(const ModelConfig& config, Format format)
-    : format_(format), hidden_size_(config.hidden_size), tied_(config.tie_word_embeddings) {
+WeightFormat WeightFormats::of(const std::string& tensor) const {
+    const auto found = by_name.find(tensor);
+    return found == by_name.end() ? otherwise : found->second;
+}
+
+Weights::Weights(const ModelConfig& config, Format format, WeightFormats formats)
+    : format_(format), formats_(std::move(formats)), hidden_size_(config.hidden_size), tied_(config.tie_word_embeddings) {
     Allocator measuring(*this);
     lay_out(config, measuring);
     memory_ = HugePages(measuring.used_words() * sizeof(uint32_t));
@@ -132,6 +158,7 @@ void Weights::lay_out(const ModelConfig& config, Allocator& allocator) {
     final_norm_ = norm("model.norm", hidden);
     const std::string head = tied_ ? "model.embed_tokens" : "lm_head";
     lm_head_ = allocator.linear({{head, config.vocab_size}}, hidden, false);
+    table_row_words_ = allocator.row_words(hidden);
     if (!tied_) table_ = allocator.table("model.embed_tokens.weight", config.vocab_size, hidden);
 }
 
@@ -152,7 +179,7 @@ void Weights::set(const std::string& name, const SourceTensor& tensor) {
         case Place::Kind::kVector:
             return fill_vector(place, tensor);
         case Place::Kind::kPanels:
-            return fill_panels(place, tensor);
+            return place.format == WeightFormat::kElements ? fill_panels(place, tensor) : fill_blocks(place, tensor);
         case Place::Kind::kTable:
             for (int64_t row = 0; row < place.rows; ++row) {
                 pack_row(tensor, row, place.columns, format_, place.words + row * place.row_words);
@@ -162,7 +189,7 @@ void Weights::set(const std::string& name, const SourceTensor& tensor) {
 
 void Weights::fill_vector(const Place& place, const SourceTensor& tensor) {
     std::vector<float> values(place.columns);
-    pack_vector(tensor, place.columns, values.data());
+    source_row(tensor, 0, place.columns, values.data());
     for (int64_t i = 0; i < place.columns; ++i) {
         place.words[packed_feature(i, place.first_feature, place.interleave)] = float_bits(values[i] + place.offset);
     }
@@ -186,6 +213,53 @@ void Weights::fill_panels(const Place& place, const SourceTensor& tensor) {
     }
 }
 
+// As fill_panels. A linear's groups are filled side by side.
+void Weights::fill_blocks(const Place& place, const SourceTensor& tensor) {
+    constexpr int64_t kAtOnce = 16;
+    const int64_t groups = place.row_words / kGroupWords;
+    IntegerRow rows[kAtOnce];
+    for (IntegerRow& row : rows) row.groups.resize(groups);
+    for (int64_t first = 0; first < place.rows; first += kAtOnce) {
+        const int64_t count = std::min(kAtOnce, place.rows - first);
+        int64_t features[kAtOnce];
+        for (int64_t i = 0; i < count; ++i) {
+            features[i] = packed_feature(first + i, place.first_feature, place.interleave);
+            quantize_row(tensor, first + i, place.columns, place.format, rows[i]);
+            if (place.scales) place.scales[features[i]] = float_bits(rows[i].scale);
+        }
+        for (int64_t g = 0; g < groups; ++g) {
+            for (int64_t i = 0; i < count; ++i) {
+                uint32_t* block =
+                    place.words + features[i] / kPanel * place.panel_words + g * block_words(place.format);
+                store_group(rows[i].groups[g], place.format, block, static_cast<int>(features[i] % kPanel));
+            }
+        }
+    }
+}
+
+template <class Visit>
+void Weights::for_each_linear(const Visit& visit) const {
+    for (const LayerWeights& layer : layers_) {
+        for (const Linear* linear : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down}) visit(*linear);
+    }
+    visit(lm_head_);
+}
+
+int64_t Weights::quantized_row_words() const {
+    int64_t longest = 0;
+    for_each_linear([&](const Linear& linear) {
+        if (linear.format == WeightFormat::kElements) return;
+        longest = std::max(longest, postroad::quantized_row_words(linear.words));
+    });
+    return longest;
+}
+
+std::map<WeightFormat, int64_t> Weights::num_linears() const {
+    std::map<WeightFormat, int64_t> numbers;
+    for_each_linear([&](const Linear& linear) { ++numbers[linear.format]; });
+    return numbers;
+}
+
 void Weights::require_complete() const {
     std::string missing;
     int count = 0;
@@ -198,7 +272,8 @@ void Weights::require_complete() const {
 }
 
 void Weights::embed(int64_t token_id, float* output) const {
-    const int64_t row_words = lm_head_.words;
+    if (!table_ && lm_head_.format != WeightFormat::kElements) return embed_integers(token_id, output);
+    const int64_t row_words = table_ ? table_row_words_ : lm_head_.words;
     const int64_t stride = table_ ? 1 : kPanel;
     const uint32_t* row = table_ ? table_ + token_id * row_words
                                  : lm_head_.weights + token_id / kPanel * row_words * kPanel + token_id % kPanel;
@@ -208,6 +283,16 @@ void Weights::embed(int64_t token_id, float* output) const {
     }
     for (int64_t i = 0; i < hidden_size_; ++i) {
         output[i] = float_from_bf16(static_cast<uint16_t>(row[i / 2 * stride] >> (i % 2 * 16)));
+    }
+}
+
+void Weights::embed_integers(int64_t token_id, float* output) const {
+    const uint32_t* panel = lm_head_.weights + token_id / kPanel * lm_head_.panel_words;
+    const auto column = static_cast<int>(token_id % kPanel);
+    const float scale = lm_head_.scales ? lm_head_.scales[token_id] : 1.0f;
+    for (int64_t i = 0; i < hidden_size_; ++i) {
+        const uint32_t* block = panel + i / kGroup * block_words(lm_head_.format);
+        output[i] = scale * block_weight(block, lm_head_.format, column, static_cast<int>(i % kGroup));
     }
 }
 

@@ -10,16 +10,16 @@
 #include "huge_pages.h"
 #include "kernels/kernels.h"
 #include "model_config.h"
+#include "source_tensor.h"
 
 namespace postroad {
 
-enum class SourceType { kF32, kF16, kBf16 };
+// How matrices are stored, by the tensor's name.
+struct WeightFormats {
+    WeightFormat otherwise = WeightFormat::kElements;
+    std::map<std::string, WeightFormat> by_name;
 
-// A tensor as it comes from a checkpoint: row-major, contiguous.
-struct SourceTensor {
-    const void* data;
-    SourceType type;
-    std::vector<int64_t> shape;
+    WeightFormat of(const std::string& tensor) const;
 };
 
 struct LayerWeights {
@@ -38,7 +38,10 @@ struct LayerWeights {
 // Owns all weights in one mapping. Every tensor of the checkpoint has its place before it is read.
 class Weights {
 public:
-    Weights(const ModelConfig& config, Format format);
+    // format: of what is not stored as integers. Linear layers that are computed as one (queries, keys and values; gate
+    // and up) are stored as integers where all their parts are to be, in the same format. A table of embeddings of its
+    // own is never. Throws std::bad_alloc.
+    Weights(const ModelConfig& config, Format format, WeightFormats formats);
 
     // Packs one tensor. Throws std::invalid_argument for a name that has no place or came before, or another shape.
     void set(const std::string& name, const SourceTensor& tensor);
@@ -53,6 +56,8 @@ public:
     const float* final_norm() const { return final_norm_; }
     const Linear& lm_head() const { return lm_head_; }
     size_t bytes() const { return memory_.size(); }
+    int64_t quantized_row_words() const;                // of the longest row that a layer of integers reads, or 0
+    std::map<WeightFormat, int64_t> num_linears() const;  // by format
 
 private:
     // Where a tensor goes: a vector of floats, rows of a packed linear, or the table of embeddings.
@@ -64,6 +69,9 @@ private:
         int64_t interleave;     // kPanel / 2 for gate and up (every other half panel), else kPanel
         int64_t row_words;      // of a packed input row or a row of the table
         float offset = 0.0f;    // added to the numbers of a vector
+        int64_t panel_words = 0;
+        WeightFormat format = WeightFormat::kElements;
+        uint32_t* scales = nullptr;  // of the linear's features, for WeightFormat::kInt8
         bool filled = false;
     };
     struct Part {
@@ -75,14 +83,20 @@ private:
     void lay_out(const ModelConfig& config, Allocator& allocator);
     void fill_vector(const Place& place, const SourceTensor& tensor);
     void fill_panels(const Place& place, const SourceTensor& tensor);
+    void fill_blocks(const Place& place, const SourceTensor& tensor);
+    void embed_integers(int64_t token_id, float* output) const;
+    template <class Visit>
+    void for_each_linear(const Visit& visit) const;
 
     Format format_;
+    WeightFormats formats_;
     HugePages memory_;
     std::map<std::string, Place> places_;
     std::vector<LayerWeights> layers_;
     const float* final_norm_ = nullptr;
     Linear lm_head_{};
     const uint32_t* table_ = nullptr;  // [vocab_size][row words], null where lm_head serves for both
+    int64_t table_row_words_ = 0;
     int64_t hidden_size_;
     bool tied_;
 };

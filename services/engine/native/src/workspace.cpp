@@ -30,8 +30,9 @@ int64_t grown(int64_t capacity, int64_t needed) { return std::max(needed, capaci
 
 }  // namespace
 
-Workspace::Workspace(const ModelConfig& config, Format format, KvFormat kv_format, int num_threads)
-    : config_(config), format_(format) {
+Workspace::Workspace(const ModelConfig& config, Format format, KvFormat kv_format, int64_t quantized_words,
+                     int num_threads)
+    : config_(config), format_(format), quantized_words_(quantized_words) {
     const int64_t group = config.group_size();
     const int64_t rows = task_tokens(group) * group;
     const int64_t attention =
@@ -69,6 +70,7 @@ void Workspace::reserve_tokens(int64_t tokens) {
     reserve_rows(queries, tokens * config_.num_heads, config_.head_dim, format_);
     reserve_rows(attended, tokens, config_.q_size(), format_);
     reserve_rows(gated, tokens, config_.intermediate_size, format_);
+    if (quantized_words_ > 0) reserve_rows(quantized, tokens, quantized_words_, Format::kF32);
     if (config_.post_norms) reserve_rows(branch, tokens, config_.hidden_size);
     int64_t angles = 0;
     for (const RopeConfig& rope : config_.ropes) angles += rope.half();

@@ -33,7 +33,8 @@ struct Workspace {
     ElementRows queries;      // [num_kv_heads][tokens][group][head_dim]
     ElementRows attended;     // [tokens][q_size]
     ElementRows last_attended;
-    ElementRows gated;   // [tokens][intermediate_size]
+    ElementRows gated;      // [tokens][intermediate_size]
+    ElementRows quantized;  // [tokens], the input of a linear layer of integers (QuantizeCall)
     FloatRows branch;    // [tokens][hidden_size], what a post-norm is for; empty without them
     FloatRows cosines;   // [tokens][half a turned head of each rope, one after another]
     FloatRows sines;     // likewise
@@ -42,7 +43,9 @@ struct Workspace {
     std::unique_ptr<std::atomic<int64_t>[]> spans_done;  // per split and KV head
     int64_t token_capacity = 0;
 
-    Workspace(const ModelConfig& config, Format format, KvFormat kv_format, int num_threads);
+    // quantized_words: of the longest row of integers, 0 for none.
+    Workspace(const ModelConfig& config, Format format, KvFormat kv_format, int64_t quantized_words,
+              int num_threads);
 
     // Makes room for a step. Throws std::bad_alloc.
     void reserve(int64_t tokens, int64_t wanted_rows, int64_t records, int64_t splits);
@@ -52,6 +55,7 @@ private:
 
     const ModelConfig& config_;
     Format format_;
+    int64_t quantized_words_;
     int64_t record_capacity_ = 0;
     int64_t wanted_capacity_ = 0;
     int64_t split_capacity_ = 0;

@@ -1,8 +1,9 @@
-// AMX for linear layers in bf16, for any number of rows: its sums are not those of AVX-512 to the last bit, so a mix
-// would make a row depend on its batch. Everything else is AVX-512's.
+// AMX for linear layers. In bf16 for any number of rows: its sums are not those of AVX-512 to the last bit, so a mix
+// would make a row depend on its batch. Of integers where rows fill a tile. Everything else is AVX-512's.
 
 #include "kernels/simd_avx512.h"
 
+#include "kernels/amx_integer.h"
 #include "kernels/kernel_table.h"
 
 namespace postroad {
@@ -45,7 +46,7 @@ struct Upcoming {
 // Up to 32 rows (up to 16 unless kTwo) of one panel. Tiles are configured.
 template <bool kTwo>
 void amx_tile(const LinearCall& call, int64_t row, int64_t panel, const Upcoming& upcoming, float* product) {
-    const uint32_t* weights = call.linear.weights + panel * call.linear.words * kPanel;
+    const uint32_t* weights = call.linear.weights + panel * call.linear.panel_words;
     const uint32_t* input = call.input + row * call.input_stride;
     const uint32_t* lower_input = input + kTileHeight * call.input_stride;
     const int64_t input_bytes = call.input_stride * int64_t{sizeof(uint32_t)};
@@ -78,7 +79,7 @@ void amx_tile(const LinearCall& call, int64_t row, int64_t panel, const Upcoming
 
 void amx_linear(const LinearCall& call, int64_t first_row, int64_t last_row, int64_t first_panel, int64_t last_panel) {
     alignas(64) float product[kAmxRows * kPanel];
-    const int64_t panel_words = call.linear.words * kPanel;
+    const int64_t panel_words = call.linear.panel_words;
     const int64_t blocks = ceil_div(last_row - first_row, kAmxRows);
     const int64_t steps = call.linear.words / kTileWords;
     const int64_t panel_lines = panel_words / kLine;
@@ -105,18 +106,26 @@ void amx_linear(const LinearCall& call, int64_t first_row, int64_t last_row, int
     _tile_release();
 }
 
-constexpr Kernels amx_table() {
-    Kernels kernels = kernel_table<Bf16>("amx", Format::kBf16);
-    kernels.linear = amx_linear;
-    kernels.row_tile = kAmxRows;
+template <class Fmt>
+constexpr Kernels amx_table(Format format) {
+    Kernels kernels = kernel_table<Fmt>("amx", format);
+    kernels.linears[static_cast<int>(WeightFormat::kInt8)] = {amx_integer_linear<Fmt, Int8>, kIntegerTile};
+    kernels.linears[static_cast<int>(WeightFormat::kInt8Groups)] = {amx_integer_linear<Fmt, Int8Groups>, kIntegerTile};
+    kernels.linears[static_cast<int>(WeightFormat::kInt4)] = {amx_integer_linear<Fmt, Int4>, kIntegerTile};
+    return kernels;
+}
+
+constexpr Kernels amx_bf16_table() {
+    Kernels kernels = amx_table<Bf16>(Format::kBf16);
+    kernels.linears[static_cast<int>(WeightFormat::kElements)] = {amx_linear, kAmxRows};
     return kernels;
 }
 
 }  // namespace
 
 const Kernels& amx_kernels(Format format) {
-    static constexpr Kernels kBf16Kernels = amx_table();
-    static constexpr Kernels kF32Kernels = kernel_table<F32>("amx", Format::kF32);
+    static constexpr Kernels kBf16Kernels = amx_bf16_table();
+    static constexpr Kernels kF32Kernels = amx_table<F32>(Format::kF32);
     return format == Format::kBf16 ? kBf16Kernels : kF32Kernels;
 }
 

@@ -4,7 +4,9 @@
 
 #include "kernels/attention.h"
 #include "kernels/kernels.h"
+#include "kernels/integer_linear.h"
 #include "kernels/linear.h"
+#include "kernels/quantize.h"
 #include "kernels/rows.h"
 
 namespace postroad {
@@ -14,8 +16,11 @@ template <class Fmt>
 constexpr Kernels kernel_table(const char* isa, Format format) {
     return Kernels{isa,
                    format,
-                   simd::kTileRows,
-                   linear<Fmt>,
+                   {{linear<Fmt>, simd::kTileRows},
+                    {integer_linear<Fmt, Int8>, simd::kIntegerTileRows},
+                    {integer_linear<Fmt, Int8Groups>, simd::kIntegerTileRows},
+                    {integer_linear<Fmt, Int4>, simd::kIntegerTileRows}},
+                   quantize<Fmt>,
                    rms_norm<Fmt>,
                    add_rms_norm,
                    {heads<Fmt, KvFormat::kElements>, attention::attend<Fmt, KvFormat::kElements>},

@@ -5,6 +5,11 @@
 //
 // Layouts. "Elements" are bf16 or float32, "words" 32 bits: a pair of bf16 or one float32 (elements.h).
 //   Linear weights: panels of 32 output features, each [words of the input][32] words.
+//   Integer weights: panels of 32 output features, each a block per group of 32 inputs. A block holds codes as words,
+//     [8][32] of four bytes or [4][32] of eight nibbles, then, where the format has them, 32 scales and 32 minima,
+//     float16. The low nibbles of a word are the codes of four inputs, the high nibbles those of the next four.
+//   Integer activations: rows of [words] of four signed bytes, then per group of 32 a float32 scale, then per group an
+//     offset: what the group's sum contributes to a product because weights have a minimum (QuantizeCall).
 //   Keys: blocks of 16 tokens, each [words of a head][16] words.
 //   Values: blocks of 16 tokens, each [words of 16 tokens][head_stride] words; a word holds neighbours in time.
 //   Keys and values in int8: likewise, with a byte for each element.
@@ -21,6 +26,9 @@ constexpr int kPanel = 32;        // output features of a packed panel
 constexpr int kBlock = 16;        // tokens of a block of keys or values
 constexpr int kSpan = 256;        // tokens whose attention scores are computed together: a multiple of kBlock
 constexpr int kWordPadding = 16;  // words: rows of activations, and of weights, are zero up to a multiple of this
+constexpr int kGroup = 32;        // neighbours along the input that share a scale
+constexpr int kGroupWords = 8;    // of a group's bytes
+constexpr int kCodeBias = 128;    // code of the 8-bit weight 0
 constexpr int kRecordTail = 16;   // floats behind a row's partial attention: its maximum, its sum, and padding
 
 enum class Epilogue {
@@ -34,15 +42,48 @@ enum class Epilogue {
 struct Linear {
     const uint32_t* weights;
     const float* bias;     // in the order of the packed features, padded as they are; null for none
+    const float* scales;   // likewise, of WeightFormat::kInt8
     int64_t out_features;  // as they are packed: for k*Mul, gate and up together
-    int64_t words;         // of an input row, a multiple of kWordPadding
+    int64_t in_features;
+    int64_t words;        // of an input row, a multiple of kWordPadding
+    int64_t panel_words;   // from one panel to the next
+    WeightFormat format;
     int64_t panels() const { return ceil_div(out_features, kPanel); }
+};
+
+// Words of a group's codes, scales and minima for the features of one panel.
+constexpr int64_t block_words(WeightFormat format) {
+    constexpr int64_t kHalves = kPanel / 2;
+    switch (format) {
+        case WeightFormat::kInt8:
+            return kGroupWords * kPanel;
+        case WeightFormat::kInt8Groups:
+            return kGroupWords * kPanel + kHalves;
+        case WeightFormat::kInt4:
+            return kGroupWords / 2 * kPanel + 2 * kHalves;
+        case WeightFormat::kElements:
+            break;
+    }
+    return 0;
+}
+
+// Words of an integer row whose bytes fill `words`.
+constexpr int64_t quantized_row_words(int64_t words) { return words + 2 * (words / kGroupWords); }
+
+// A row of activations to integers, each group by its own largest magnitude, for products with weights of `format`.
+struct QuantizeCall {
+    const void* input;  // [size] elements
+    int64_t size;
+    int64_t words;  // of the row's bytes, a multiple of kGroupWords; bytes from `size` on become 0
+    WeightFormat format;
+    uint32_t* output;  // [quantized_row_words(words)]. Offsets are -kCodeBias * sum, int32, for 8-bit weights, and
+                       // scale * sum, float32, for kInt4.
 };
 
 struct LinearCall {
     Linear linear;
-    const uint32_t* input;
-    int64_t input_stride;  // words
+    const uint32_t* input;  // rows of elements, or of integers where the weights are
+    int64_t input_stride;   // words
     void* output;
     int64_t output_stride;  // floats or elements
     Epilogue epilogue;
@@ -115,13 +156,17 @@ struct KvKernels {
     void (*attend)(const AttentionCall&);
 };
 
+struct LinearKernel {
+    // Rows [first_row, last_row) of panels [first_panel, last_panel).
+    void (*run)(const LinearCall&, int64_t first_row, int64_t last_row, int64_t first_panel, int64_t last_panel);
+    int row_tile;  // rows that it computes together at best
+};
+
 struct Kernels {
     const char* isa;
     Format format;
-    int row_tile;  // rows that `linear` computes together at best
-
-    // Rows [first_row, last_row) of panels [first_panel, last_panel).
-    void (*linear)(const LinearCall&, int64_t first_row, int64_t last_row, int64_t first_panel, int64_t last_panel);
+    LinearKernel linears[kNumWeightFormats];  // by WeightFormat
+    void (*quantize)(const QuantizeCall&);
     void (*rms_norm)(const RmsNormCall&);
     void (*add_rms_norm)(const RmsNormCall&);  // output, float32, += the normalised input
     KvKernels element_kv, int8_kv;

@@ -94,7 +94,7 @@ inline void panel_tile(const LinearCall& call, int64_t row, int64_t panel, const
     constexpr int kColumns = kPanels * kPanel;
     constexpr int kVectors = kPanels == 1 ? simd::kTileVectors : kColumns / simd::kWidth;
     float product[kRows][kColumns];
-    const int64_t panel_words = call.linear.words * kPanel;
+    const int64_t panel_words = call.linear.panel_words;
     const uint32_t* weights = call.linear.weights + panel * panel_words;
     const uint32_t* input = call.input + row * call.input_stride;
     for (int column = 0; column < kColumns; column += kVectors * simd::kWidth) {
@@ -113,7 +113,7 @@ constexpr int kFewRows = 6;
 
 template <class Fmt>
 inline void few_rows(const LinearCall& call, int64_t first_row, int rows, int64_t first_panel, int64_t last_panel) {
-    const int64_t panel_words = call.linear.words * kPanel;
+    const int64_t panel_words = call.linear.panel_words;
     with_count<kFewRows>(rows, [&](auto count) {
         int64_t panel = first_panel;
         for (; panel + 2 <= last_panel; panel += 2) {
@@ -129,7 +129,7 @@ inline void few_rows(const LinearCall& call, int64_t first_row, int rows, int64_
 // fetched meanwhile.
 template <class Fmt>
 void linear(const LinearCall& call, int64_t first_row, int64_t last_row, int64_t first_panel, int64_t last_panel) {
-    const int64_t panel_words = call.linear.words * kPanel;
+    const int64_t panel_words = call.linear.panel_words;
     if (simd::kWidth == 16 && last_row - first_row <= kFewRows) {
         return few_rows<Fmt>(call, first_row, static_cast<int>(last_row - first_row), first_panel, last_panel);
     }

@@ -14,6 +14,7 @@ using Words = __m256i;
 constexpr int kWidth = 8;
 constexpr int kTileRows = 4;
 constexpr int kTileVectors = 2;
+constexpr int kIntegerTileRows = 2;
 
 inline Floats zero() { return _mm256_setzero_ps(); }
 inline Floats broadcast(float x) { return _mm256_set1_ps(x); }
@@ -76,6 +77,49 @@ inline Floats dot(F32, Floats sum, Words a, Words b) {
 }
 inline Floats dot(Bf16, Floats sum, Words a, Words b) {
     return fma(low_half(a), low_half(b), fma(high_half(a), high_half(b), sum));
+}
+
+inline Words zero_words() { return _mm256_setzero_si256(); }
+inline Words low_nibbles(Words x) { return _mm256_and_si256(x, _mm256_set1_epi32(0x0f0f0f0f)); }
+inline Words high_nibbles(Words x) { return low_nibbles(_mm256_srli_epi32(x, 4)); }
+inline Floats from_integers(Words x) { return _mm256_cvtepi32_ps(x); }
+inline Words magnitude(Floats x) { return _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x7fffffff)); }
+inline Words max_integers(Words a, Words b) { return _mm256_max_epi32(a, b); }
+inline uint32_t largest_integer(Words x) {
+    const __m128i four = _mm_max_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+    const __m128i two = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+    return static_cast<uint32_t>(_mm_cvtsi128_si32(_mm_max_epi32(two, _mm_shuffle_epi32(two, 0xb1))));
+}
+inline Floats load_halves(const uint16_t* p) {
+    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+
+// Numbers from -127 to 127 without a fraction.
+inline void store_bytes(int8_t* p, Floats x) {
+    const __m256i integers = _mm256_cvtps_epi32(x);
+    const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(integers), _mm256_extracti128_si256(integers, 1));
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(words, words));
+}
+
+// sum + the products of four unsigned and four signed bytes, per lane. Even and odd bytes apart, as 16-bit numbers: a
+// pair of products would not fit into 16 bits.
+inline Words dot_bytes(Words sum, Words unsigned_bytes, Words signed_bytes) {
+    const Words even = _mm256_madd_epi16(_mm256_and_si256(unsigned_bytes, _mm256_set1_epi16(0xff)),
+                                         _mm256_srai_epi16(_mm256_slli_epi16(signed_bytes, 8), 8));
+    const Words odd = _mm256_madd_epi16(_mm256_srli_epi16(unsigned_bytes, 8), _mm256_srai_epi16(signed_bytes, 8));
+    return _mm256_add_epi32(sum, _mm256_add_epi32(even, odd));
+}
+
+// Of bytes below 16 pairs of products fit.
+inline Words dot_nibbles(Words sum, Words nibbles, Words signed_bytes) {
+    const Words pairs = _mm256_maddubs_epi16(nibbles, signed_bytes);
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+
+inline Floats load_elements(const float* p) { return load(p); }
+inline Floats load_elements(const uint16_t* p) {
+    const Words words = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(words, 16));
 }
 
 inline void store_elements(float* p, Floats x) { store(p, x); }

@@ -1,4 +1,5 @@
-// Vectors of 16 numbers, AVX-512. bf16 pairs are multiplied by vdpbf16ps where the translation unit may use it.
+// Vectors of 16 numbers, AVX-512. bf16 pairs are multiplied by vdpbf16ps, bytes by vpdpbusd, where the translation unit
+// may use them.
 #pragma once
 
 #include <immintrin.h>
@@ -14,6 +15,7 @@ using Words = __m512i;
 constexpr int kWidth = 16;
 constexpr int kTileRows = 12;  // 12 x 2 accumulators, 2 vectors of weights, and room for a broadcast
 constexpr int kTileVectors = 2;
+constexpr int kIntegerTileRows = 6;  // 6 x 2 sums and as many of integers
 
 inline Floats zero() { return _mm512_setzero_ps(); }
 inline Floats broadcast(float x) { return _mm512_set1_ps(x); }
@@ -83,6 +85,57 @@ inline __m256i to_bf16(Floats x) {
 }
 
 #endif
+
+inline Words zero_words() { return _mm512_setzero_si512(); }
+inline Words low_nibbles(Words x) { return _mm512_and_si512(x, _mm512_set1_epi32(0x0f0f0f0f)); }
+inline Words high_nibbles(Words x) { return low_nibbles(_mm512_srli_epi32(x, 4)); }
+inline Floats from_integers(Words x) { return _mm512_cvtepi32_ps(x); }
+inline Words magnitude(Floats x) { return _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff)); }
+inline Words max_integers(Words a, Words b) { return _mm512_max_epi32(a, b); }
+inline uint32_t largest_integer(Words x) { return static_cast<uint32_t>(_mm512_reduce_max_epi32(x)); }
+inline Floats load_halves(const uint16_t* p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+
+// Numbers from -127 to 127 without a fraction.
+inline void store_bytes(int8_t* p, Floats x) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(x)));
+}
+
+// sum + the products of four unsigned and four signed bytes, per lane.
+#if defined(__AVX512VNNI__)
+
+// By hand: for the intrinsic g++ 12 copies a register per product.
+inline Words dot_bytes(Words sum, Words unsigned_bytes, Words signed_bytes) {
+    asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(unsigned_bytes), "v"(signed_bytes));
+    return sum;
+}
+
+inline Words dot_nibbles(Words sum, Words nibbles, Words signed_bytes) { return dot_bytes(sum, nibbles, signed_bytes); }
+
+#else
+
+// Even and odd bytes apart, as 16-bit numbers: a pair of products would not fit into 16 bits.
+inline Words dot_bytes(Words sum, Words unsigned_bytes, Words signed_bytes) {
+    const Words even = _mm512_madd_epi16(_mm512_and_si512(unsigned_bytes, _mm512_set1_epi16(0xff)),
+                                         _mm512_srai_epi16(_mm512_slli_epi16(signed_bytes, 8), 8));
+    const Words odd = _mm512_madd_epi16(_mm512_srli_epi16(unsigned_bytes, 8), _mm512_srai_epi16(signed_bytes, 8));
+    return _mm512_add_epi32(sum, _mm512_add_epi32(even, odd));
+}
+
+// Of bytes below 16 pairs of products fit.
+inline Words dot_nibbles(Words sum, Words nibbles, Words signed_bytes) {
+    const Words pairs = _mm512_maddubs_epi16(nibbles, signed_bytes);
+    return _mm512_add_epi32(sum, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
+}
+
+#endif
+
+inline Floats load_elements(const float* p) { return load(p); }
+inline Floats load_elements(const uint16_t* p) {
+    const Words words = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(words, 16));
+}
 
 inline void store_elements(float* p, Floats x) { store(p, x); }
 inline void store_elements(uint16_t* p, Floats x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_bf16(x)); }

@@ -15,6 +15,7 @@ typedef int32_t Integers __attribute__((vector_size(16)));
 constexpr int kWidth = 4;
 constexpr int kTileRows = 4;
 constexpr int kTileVectors = 2;
+constexpr int kIntegerTileRows = 2;
 
 inline Floats as_floats(Words x) { return reinterpret_cast<Floats>(x); }
 inline Words as_words(Floats x) { return reinterpret_cast<Words>(x); }
@@ -84,6 +85,46 @@ inline Floats dot(F32, Floats sum, Words a, Words b) { return fma(as_floats(a), 
 inline Floats dot(Bf16, Floats sum, Words a, Words b) {
     const Floats odd = fma(as_floats(a & 0xffff0000u), as_floats(b & 0xffff0000u), sum);
     return fma(as_floats(a << 16), as_floats(b << 16), odd);
+}
+
+inline Words zero_words() { return Words{}; }
+inline Words low_nibbles(Words x) { return x & 0x0f0f0f0fu; }
+inline Words high_nibbles(Words x) { return low_nibbles(x >> 4); }
+inline Floats from_integers(Words x) { return __builtin_convertvector(reinterpret_cast<Integers>(x), Floats); }
+inline Words magnitude(Floats x) { return as_words(x) & 0x7fffffffu; }
+inline Words max_integers(Words a, Words b) {
+    const Words first = reinterpret_cast<Words>(a > b);
+    return (first & a) | (~first & b);
+}
+inline uint32_t largest_integer(Words x) {
+    const uint32_t even = x[0] > x[2] ? x[0] : x[2];
+    const uint32_t odd = x[1] > x[3] ? x[1] : x[3];
+    return even > odd ? even : odd;
+}
+inline Floats load_halves(const uint16_t* p) {
+    return Floats{float_from_half(p[0]), float_from_half(p[1]), float_from_half(p[2]), float_from_half(p[3])};
+}
+
+// Numbers from -127 to 127 without a fraction; NaN becomes 0.
+inline void store_bytes(int8_t* p, Floats x) {
+    for (int lane = 0; lane < kWidth; ++lane) p[lane] = x[lane] == x[lane] ? static_cast<int8_t>(x[lane]) : int8_t{0};
+}
+
+// sum + the products of four unsigned and four signed bytes, per lane.
+inline Words dot_bytes(Words sum, Words unsigned_bytes, Words signed_bytes) {
+    for (int shift = 0; shift < 32; shift += 8) {
+        const Words code = unsigned_bytes >> shift & 0xffu;
+        const Integers byte = reinterpret_cast<Integers>(signed_bytes << (24 - shift)) >> 24;
+        sum += code * reinterpret_cast<Words>(byte);
+    }
+    return sum;
+}
+
+inline Words dot_nibbles(Words sum, Words nibbles, Words signed_bytes) { return dot_bytes(sum, nibbles, signed_bytes); }
+
+inline Floats load_elements(const float* p) { return load(p); }
+inline Floats load_elements(const uint16_t* p) {
+    return Floats{float_from_bf16(p[0]), float_from_bf16(p[1]), float_from_bf16(p[2]), float_from_bf16(p[3])};
 }
 
 inline void store_elements(float* p, Floats x) { store(p, x); }
