@@ -15,11 +15,20 @@ _CPU_PERIOD_US = 100_000  # where the kernel does not say it
 
 def computes_bfloat16(proc: Path = Path("/proc")) -> bool:
     """Whether the CPU multiplies bfloat16 in hardware; where it does not, float32 is faster."""
+    return not _BFLOAT16_FLAGS.isdisjoint(_cpu_flags(proc))
+
+
+def has_matrix_unit(proc: Path = Path("/proc")) -> bool:
+    """Whether the CPU multiplies tiles of bfloat16 (AMX): then long prompts are faster in it than in integers."""
+    return "amx_bf16" in _cpu_flags(proc)
+
+
+def _cpu_flags(proc: Path) -> list[str]:
     for line in (proc / "cpuinfo").read_text().splitlines():
         key, _, value = line.partition(":")
         if key.strip() in ("flags", "Features"):
-            return not _BFLOAT16_FLAGS.isdisjoint(value.split())
-    return False
+            return value.split()
+    return []
 
 
 def usable_cores(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:

@@ -40,7 +40,7 @@ class EngineSettings(StationSettings):
         "auto",
         description="How the native executor stores matrices: 'int8' or 'int4', quantized at load; 'none', in dtype; "
         "'auto' takes a GGUF file's Q4_0, Q4_1 and Q8_0 as they are and the rest as 'none', which it is for all where "
-        "--dtype is float32.",
+        "--dtype is float32 or the CPU has AMX.",
     )
     threads: int = Field(
         0, ge=0, description="Threads of a step; 0 for as many as cores, or the container's quota, allow."

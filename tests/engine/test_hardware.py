@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.engine.hardware import computes_bfloat16, free_memory, usable_cores
+from services.engine.hardware import computes_bfloat16, free_memory, has_matrix_unit, usable_cores
 
 GIB = 1 << 30
 
@@ -126,3 +126,9 @@ def test_this_machine_has_some_memory_and_a_core():
 def test_bfloat16_by_the_cpu_s_flags(tmp_path, line, expected):
     (tmp_path / "cpuinfo").write_text(f"processor\t: 0\n{line}\n")
     assert computes_bfloat16(tmp_path) is expected
+
+
+def test_a_matrix_unit_by_the_cpu_s_flags(tmp_path):
+    for flags, expected in (("fpu avx512_bf16 amx_bf16 amx_tile", True), ("fpu avx512_bf16", False)):
+        (tmp_path / "cpuinfo").write_text(f"flags\t\t: {flags}\n")
+        assert has_matrix_unit(tmp_path) is expected

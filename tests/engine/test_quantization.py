@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.engine import resources
+from services.engine import hardware, resources
 from services.engine.loading.gguf_weights import StoredBlocks
 from services.engine.models.config import ModelConfig
 from services.engine.quantization import WeightFormats
@@ -77,5 +77,14 @@ def test_memory_is_that_of_the_formats() -> None:
         (["--quantization", "none"], "none"),
     ],
 )
-def test_who_asks_for_float32_gets_exact_weights(flags: list[str], expected: str) -> None:
+def test_who_asks_for_float32_gets_exact_weights(
+    flags: list[str], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hardware, "has_matrix_unit", lambda: False)
     assert resources.quantization(EngineSettings.parse(flags)) == expected
+
+
+def test_with_a_matrix_unit_nothing_is_quantized_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "has_matrix_unit", lambda: True)
+    assert resources.quantization(EngineSettings.parse([])) == "none"
+    assert resources.quantization(EngineSettings.parse(["--quantization", "int4"])) == "int4"
