@@ -1,0 +1,1 @@
+"""How models write their reasoning and their tool calls: one reader for each format (see parts.PartReader)."""
