@@ -25,10 +25,12 @@ from services.gateway.middleware import RequestEdge
 
 def make_app(gateway: Gateway) -> Starlette:
     """The ASGI application of one gateway."""
+    settings = gateway.settings
+    chat = ChatDialect(settings.tool_call_format, settings.reasoning_format)
     models, operations = ModelsEndpoints(gateway), OperationsEndpoints(gateway)
     routes = [
         Route("/", operations.index),
-        Route("/v1/chat/completions", GenerationEndpoint(gateway, ChatDialect()), methods=["POST"]),
+        Route("/v1/chat/completions", GenerationEndpoint(gateway, chat), methods=["POST"]),
         Route("/v1/completions", GenerationEndpoint(gateway, CompletionDialect()), methods=["POST"]),
         Route("/tokenize", TokenizeEndpoint(gateway), methods=["POST"]),
         Route("/detokenize", DetokenizeEndpoint(gateway), methods=["POST"]),

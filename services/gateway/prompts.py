@@ -42,4 +42,21 @@ class ChatPrompt:
     count: ClassVar[int] = 1
 
 
+@dataclass(frozen=True, slots=True)
+class ChatFormats:
+    """How the model writes tool calls and reasoning, by its template. Meanings: `postroad.v1.RenderChatResponse`."""
+
+    tool_calls: str = ""
+    reasoning: str = ""
+    reasoning_open: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedPrompts:
+    """Token ids, one list per prompt; `formats` of the answer where the prompt is a chat."""
+
+    ids: list[list[int]]
+    formats: ChatFormats = ChatFormats()
+
+
 Prompts = TextPrompts | IdsPrompts | ChatPrompt

@@ -18,7 +18,7 @@ from services.gateway.deltas import Delta
 from services.gateway.errors import is_transient, rename_field
 from services.gateway.generate_call import CallAhead, GenerateCall, GenerateCalls
 from services.gateway.merging import merge
-from services.gateway.prompts import ChatPrompt, IdsPrompts, Prompts, TextPrompts
+from services.gateway.prompts import ChatPrompt, EncodedPrompts, IdsPrompts, Prompts, TextPrompts
 from services.gateway.replicas import Engine, Station, Stations
 from services.gateway.runs import Run
 from services.gateway.timings import RequestTimes
@@ -44,19 +44,19 @@ class Road:
         self._detokenizer = detokenizer_pb2_grpc.DetokenizerStub(stations.detokenizer.channel)
         self._generate_calls = GenerateCalls(stations.detokenizer.channel)
 
-    async def token_ids(
+    async def encode(
         self,
         prompts: Prompts,
         context: RequestContext,
         times: RequestTimes,
         meanwhile: Callable[[], None] = lambda: None,
-    ) -> list[list[int]]:
+    ) -> EncodedPrompts:
         """The token ids of each prompt. Raises what the tokenizer raises, or Unavailable when it does not come back.
 
         `meanwhile` is called while the tokenizer works, for what can be done until it answers.
         """
         if isinstance(prompts, IdsPrompts):
-            return prompts.ids
+            return EncodedPrompts(prompts.ids)
         call = partial(self._tokenise, prompts, context, times, meanwhile)
         return await self._with_retry(call, self._stations.tokenizer, context)
 
@@ -92,25 +92,25 @@ class Road:
         context: RequestContext,
         times: RequestTimes,
         meanwhile: Callable[[], None],
-    ) -> list[list[int]]:
+    ) -> EncodedPrompts:
         times.tokenise_start = time.monotonic_ns()
         metadata, timeout = context.metadata(), context.time_remaining()
         try:
             if isinstance(prompts, ChatPrompt):
                 rendering = self._tokenizer.RenderChat(wire.render_request(prompts), metadata=metadata, timeout=timeout)
                 meanwhile()
-                ids = [(await rendering).ids]
+                encoded = wire.read_rendered(await rendering)
             else:
                 encoding = self._tokenizer.Encode(wire.encode_request(prompts), metadata=metadata, timeout=timeout)
                 meanwhile()
-                ids = [one.ids for one in (await encoding).encodings]
+                encoded = EncodedPrompts([list(one.ids) for one in (await encoding).encodings])
         except grpc.aio.AioRpcError as error:
             typed = self._typed(error, "tokenizer", context)
             if isinstance(prompts, TextPrompts) and len(prompts.texts) == 1:
                 rename_field(typed, "texts[0]", "texts")
             raise typed from None
         times.tokenise_end = time.monotonic_ns()
-        return [list(of_one) for of_one in ids]
+        return encoded
 
     def call_ahead(self, context: RequestContext) -> CallAhead:
         """For `generate_all`, to be opened while the prompts are still in the making."""

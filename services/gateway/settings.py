@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
 
@@ -39,6 +39,13 @@ class GatewaySettings(StationSettings):
     )
     max_waiting: int = Field(
         1024, ge=1, description="Requests that may wait for a station to come back; one more gets 429."
+    )
+
+    tool_call_format: Literal["auto", "none", "hermes", "llama3_json", "pythonic", "mistral"] = Field(
+        "auto", description="How the model writes tool calls; 'auto' is read off its chat template."
+    )
+    reasoning_format: Literal["auto", "none", "think"] = Field(
+        "auto", description="How the model writes its reasoning; 'auto' is read off its chat template."
     )
 
     @field_validator("engines")

@@ -36,6 +36,14 @@ def decode(decoder: msgspec.json.Decoder[T], data: bytes, field: str = "") -> T:
         raise ApiError(400, "the request body is nested too deeply", code="invalid_json") from None
 
 
+def convert(value: object, kind: type[T], field: str) -> T:
+    """The typed form of a decoded value; ApiError 400 when it has none. `field`: where in the body it stands."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise _wrong_field(str(error), field) from None
+
+
 def _not_json(text: str, data: bytes) -> str:
     """msgspec calls a body truncated when it ends soon after the first half of a surrogate pair."""
     if "surrogate" in text or _HALF_AT_THE_END.search(data[-32:]):

@@ -6,7 +6,7 @@ from services.common.errors import Internal
 from services.gateway.api.parameters import GenerationParameters
 from services.gateway.deltas import Delta, Ending, EngineStart, StationTimes, Usage
 from services.gateway.forms import OutputForm
-from services.gateway.prompts import ChatPrompt, TextPrompts
+from services.gateway.prompts import ChatFormats, ChatPrompt, EncodedPrompts, TextPrompts
 from services.gateway.scored import Scored, ScoredToken, TokenText, TopToken
 from services.pb.postroad.v1 import common_pb2, detokenizer_pb2, engine_pb2, tokenizer_pb2
 
@@ -29,17 +29,29 @@ def render_request(prompt: ChatPrompt) -> tokenizer_pb2.RenderChatRequest:
     )
 
 
+def read_rendered(message: tokenizer_pb2.RenderChatResponse) -> EncodedPrompts:
+    """A message of Tokenizer.RenderChat."""
+    formats = ChatFormats(message.tool_call_format, message.reasoning_format, message.reasoning_open)
+    return EncodedPrompts([list(message.ids)], formats)
+
+
 def decode_request(ids: list[int], skip_special_tokens: bool) -> detokenizer_pb2.DecodeRequest:
     """The message for Detokenizer.Decode."""
     return detokenizer_pb2.DecodeRequest(ids=ids, skip_special_tokens=skip_special_tokens)
 
 
 def generate_request(
-    body: GenerationParameters, prompt_ids: list[int], repeat: int, form: OutputForm | None = None
+    body: GenerationParameters,
+    prompt_ids: list[int],
+    repeat: int,
+    form: OutputForm | None = None,
+    *,
+    keep_special_tokens: bool = False,
 ) -> detokenizer_pb2.GenerateTextRequest:
     """The message for Detokenizer.Generate. What the client left out stays unset: the stations have the defaults.
 
     `repeat`: which of the prompt's n choices it is for, from 0. Each has a seed of its own, the next number.
+    `keep_special_tokens`: in the text, whatever the body says.
     """
     return detokenizer_pb2.GenerateTextRequest(
         request=engine_pb2.GenerateRequest(
@@ -59,7 +71,7 @@ def generate_request(
             prompt_logprobs=body.num_prompt_logprobs,
         ),
         stop=body.stops,
-        skip_special_tokens=body.skip_special_tokens,
+        skip_special_tokens=False if keep_special_tokens else body.skip_special_tokens,
         include_stop_str_in_output=body.include_stop_str_in_output,
         echo=body.echoes_prompt or None,
     )

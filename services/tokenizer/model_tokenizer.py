@@ -15,6 +15,8 @@ from transformers import PreTrainedTokenizerFast
 
 from services.common.errors import InvalidArgument
 from services.tokenizer.chat import Chat
+from services.tokenizer.formats import Formats, formats_of
+from services.tokenizer.tool_prompt import with_tools_told
 
 # Names that a request may not set by template_kwargs: what the renderer itself takes, the template's source among them.
 _OPEN_NAMES = {"documents", "continue_final_message", "kwargs"}
@@ -24,7 +26,7 @@ RESERVED_NAMES = frozenset(
 )
 # What a template raises for messages that it was not made for: its own words, or a wrong type somewhere.
 _RENDER_ERRORS = (TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
-_PROBE = "probe"
+_PROBE = "a-probe"
 
 
 class UnusableTokenizerFiles(ValueError):
@@ -53,7 +55,11 @@ class ModelTokenizer:
         self._encoder.no_padding()
         # A byte or a leading space may be written with more than one byte in the vocabulary: a bound, not the length.
         self.longest_token = max((len(token.encode()) for token in self._encoder.get_vocab()), default=1)  # bytes
-        self._forms = self._probe_content_forms() if tokenizer.chat_template else ContentForms(text=True, parts=False)
+        has_template = bool(tokenizer.chat_template)
+        self._forms = self._probe_content_forms() if has_template else ContentForms(text=True, parts=False)
+        self._takes_tools = has_template and self._probe_tools()
+        template = tokenizer.chat_template if isinstance(tokenizer.chat_template, str) else ""
+        self.formats = formats_of(template, takes_tools=self._takes_tools) if template else Formats()
 
     @classmethod
     def from_files(cls, files: Mapping[str, bytes]) -> Self:
@@ -84,6 +90,8 @@ class ModelTokenizer:
             raise InvalidArgument("the model has no chat template; send a prompt instead of messages", "messages")
         if taken := sorted(RESERVED_NAMES & chat.template_kwargs.keys()):
             raise InvalidArgument(f"template_kwargs: {taken[0]!r} cannot be set", "template_kwargs")
+        if not self._takes_tools:
+            chat = with_tools_told(chat)
         messages = [self._in_known_form(message) for message in chat.messages]
         try:
             return self._apply_template(
@@ -107,9 +115,15 @@ class ModelTokenizer:
         takes_parts = _PROBE in parts and f"'{_PROBE}'" not in parts and f'"{_PROBE}"' not in parts
         return ContentForms(text=_PROBE in text or not takes_parts, parts=takes_parts)
 
-    def _probe(self, content: object) -> str:
+    def _probe_tools(self) -> bool:
+        """Whether the template shows tools to the model."""
+        function = {"name": _PROBE, "description": _PROBE, "parameters": {"type": "object", "properties": {}}}
+        form = "probing" if self._forms.text else [{"type": "text", "text": "probing"}]
+        return _PROBE in self._probe(form, tools=[{"type": "function", "function": function}])
+
+    def _probe(self, content: object, **kwargs: Any) -> str:
         try:
-            return self._apply_template([{"role": "user", "content": content}])
+            return self._apply_template([{"role": "user", "content": content}], **kwargs)
         except _RENDER_ERRORS:
             return ""
 

@@ -20,6 +20,7 @@ from services.common.request_context import RequestContext
 from services.common.tracing import OpenSpan, Tracing
 from services.pb.postroad.v1 import debug_pb2, engine_pb2, tokenizer_pb2, tokenizer_pb2_grpc
 from services.tokenizer.chat import Chat, parse_chat
+from services.tokenizer.formats import is_reasoning_open
 from services.tokenizer.metrics import TokenizerMetrics
 from services.tokenizer.model_tokenizer import ModelTokenizer
 from services.tokenizer.text_limit import TextLimit
@@ -180,7 +181,13 @@ def _render_chat(
     limit.check(prompt, "messages_json")
     # The template wrote every special token that it wants, the beginning-of-sequence token among them.
     ids = tokenizer.encode(prompt, add_special_tokens=False)
-    return tokenizer_pb2.RenderChatResponse(prompt=prompt, ids=ids)
+    return tokenizer_pb2.RenderChatResponse(
+        prompt=prompt,
+        ids=ids,
+        tool_call_format=tokenizer.formats.tool_calls,
+        reasoning_format=tokenizer.formats.reasoning,
+        reasoning_open=is_reasoning_open(prompt),
+    )
 
 
 def _chat_of(request: tokenizer_pb2.RenderChatRequest) -> Chat:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -11,8 +11,9 @@ import msgspec
 from services.gateway.api.choices import Update, WholeChoice
 from services.gateway.api.parameters import GenerationParameters
 from services.gateway.deltas import Usage
+from services.gateway.forms import OutputForm
 from services.gateway.parts import Content, Part, PartReader
-from services.gateway.prompts import Prompts
+from services.gateway.prompts import ChatFormats, Prompts
 from services.gateway.scored import Scored
 from services.gateway.sse import DONE, TextEventTemplate, event
 
@@ -164,6 +165,25 @@ def _encode(chunk: dict[str, Any]) -> bytes:
     return event(msgspec.json.encode(chunk))
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How the text of each choice is read. `keep_special_tokens`: the reader needs them in the text."""
+
+    make_reader: Callable[[], PartReader]
+    keep_special_tokens: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """A request's body, checked. `form`: that its output must have; `reading`: how to read it, given what the prompt's
+    template says of the model's formats."""
+
+    body: GenerationParameters
+    prompts: Prompts
+    form: OutputForm | None
+    reading: Callable[[ChatFormats], Reading]
+
+
 class Dialect(Protocol):
     """What the two generation endpoints differ in."""
 
@@ -171,11 +191,8 @@ class Dialect(Protocol):
     id_prefix: str
     prompt_field: str
 
-    def parse(self, data: bytes) -> tuple[GenerationParameters, Prompts]:
-        """The checked body and its prompts. Raises ApiError 400."""
-
-    def reader(self, body: GenerationParameters) -> PartReader:
-        """What tells the parts of one choice apart."""
+    def parse(self, data: bytes) -> Parsed:
+        """The checked body. Raises ApiError 400."""
 
     def answer(self, head: AnswerHead, body: GenerationParameters) -> Answer:
         """What builds the answer."""

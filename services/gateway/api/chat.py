@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
-from services.gateway.api.answers import Answer, AnswerHead, ChoicesAnswer
+from services.gateway.api.answers import Answer, AnswerHead, ChoicesAnswer, Parsed, Reading
 from services.gateway.api.choices import WholeChoice
 from services.gateway.api.logprobs import chat_logprobs, prompt_logprobs
 from services.gateway.api.parameters import (
@@ -18,17 +20,19 @@ from services.gateway.api.parameters import (
     TokenCount,
     check_parameters,
 )
+from services.gateway.api.structured_output import output_form
+from services.gateway.api.tools import ToolChoice, ToolList, ToolUse
 from services.gateway.errors import invalid, unsupported
+from services.gateway.formats.reasoning import ThinkReader
+from services.gateway.forms import OutputForm
 from services.gateway.parts import (
     Content,
     Part,
-    PartReader,
     Reasoning,
-    TextReader,
     ToolCallArguments,
     ToolCallStart,
 )
-from services.gateway.prompts import ChatPrompt
+from services.gateway.prompts import ChatFormats, ChatPrompt
 from services.gateway.scored import Scored
 from services.gateway.validation import decode, refuse_later_features, require_depth
 
@@ -59,6 +63,9 @@ class ChatRequest(GenerationParameters, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: LogprobCount | None = None
     echo: Any = None
+    tools: ToolList | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
 
     @property
     def num_logprobs(self) -> int | None:
@@ -90,6 +97,7 @@ def chat_prompt(
     messages: msgspec.Raw | msgspec.UnsetType,
     add_generation_prompt: bool | None,
     chat_template_kwargs: dict[str, Any] | None,
+    tools: str | None = None,
 ) -> ChatPrompt:
     """The prompt of checked messages. Raises ApiError 400."""
     if messages is msgspec.UNSET:
@@ -106,7 +114,7 @@ def chat_prompt(
         raise invalid("messages must be valid UTF-8", "messages") from None
     require_depth(chat_template_kwargs, MAX_TEMPLATE_KWARGS_DEPTH, "chat_template_kwargs")
     kwargs_json = None if chat_template_kwargs is None else msgspec.json.encode(chat_template_kwargs).decode()
-    return ChatPrompt(text, add_generation_prompt, kwargs_json)
+    return ChatPrompt(text, add_generation_prompt, kwargs_json, tools)
 
 
 class ChatForm:
@@ -185,14 +193,18 @@ def _message(choice: WholeChoice) -> dict[str, Any]:
 
 
 class ChatDialect:
-    """Chat completions, for the generation endpoint."""
+    """Chat completions, for the generation endpoint. The formats are the settings': a name, `auto` or `none`."""
 
     path = "/v1/chat/completions"
     id_prefix = "chatcmpl-"
     prompt_field = "messages"
 
-    def parse(self, data: bytes) -> tuple[GenerationParameters, ChatPrompt]:
-        """The checked body and its prompt. Raises ApiError 400."""
+    def __init__(self, tool_call_format: str, reasoning_format: str) -> None:
+        self._tool_call_format = tool_call_format
+        self._reasoning_format = reasoning_format
+
+    def parse(self, data: bytes) -> Parsed:
+        """The checked body. Raises ApiError 400."""
         body = decode(_BODY, data)
         refuse_later_features(body, {**OFF_VALUES, "echo": (False,)})
         check_parameters(body)
@@ -200,12 +212,33 @@ class ChatDialect:
             raise invalid("max_tokens must be at least 1", "max_tokens")
         if body.top_logprobs and not body.logprobs:
             raise invalid("top_logprobs is only allowed when logprobs is true", "top_logprobs")
-        return body, chat_prompt(body.messages, body.add_generation_prompt, body.chat_template_kwargs)
+        tools = ToolUse(body)
+        prompt = chat_prompt(body.messages, body.add_generation_prompt, body.chat_template_kwargs, tools.json)
+        return Parsed(body, prompt, _form(body, tools), partial(self._reading, tools))
 
-    def reader(self, _body: GenerationParameters) -> PartReader:
-        """All text is content."""
-        return TextReader()
+    def _reading(self, tools: ToolUse, formats: ChatFormats) -> Reading:
+        """Reasoning before the answer, and tool calls in it, in the formats that the model or the settings name.
+
+        A forced call comes without reasoning: the form leaves no room for it.
+        """
+        reader = tools.reader(_chosen(self._tool_call_format, formats.tool_calls))
+        if tools.form is None and _chosen(self._reasoning_format, formats.reasoning):
+            return replace(reader, make_reader=lambda: ThinkReader(reader.make_reader(), inside=formats.reasoning_open))
+        return reader
 
     def answer(self, head: AnswerHead, body: GenerationParameters) -> Answer:
         """What builds the answer."""
         return ChoicesAnswer(head, body.include_usage, ChatForm(body))
+
+
+def _form(body: ChatRequest, tools: ToolUse) -> OutputForm | None:
+    """What response_format and the like ask for, or a choice of tool."""
+    wanted = output_form(body)
+    if wanted is not None and tools.form is not None:
+        raise invalid(f"{wanted.param} cannot be used together with this tool_choice", wanted.param)
+    return wanted or tools.form
+
+
+def _chosen(setting: str, of_model: str) -> str:
+    """The name of a format; empty for none."""
+    return {"auto": of_model, "none": ""}.get(setting, setting)

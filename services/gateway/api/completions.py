@@ -7,13 +7,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from services.gateway.api.answers import Answer, AnswerHead, ChoicesAnswer
+from services.gateway.api.answers import Answer, AnswerHead, ChoicesAnswer, Parsed, Reading
 from services.gateway.api.choices import WholeChoice
 from services.gateway.api.logprobs import completion_logprobs, prompt_logprobs
 from services.gateway.api.parameters import OFF_VALUES, GenerationParameters, LogprobCount, TokenId, check_parameters
+from services.gateway.api.structured_output import output_form
 from services.gateway.errors import invalid
-from services.gateway.parts import Content, Part, PartReader, TextReader
-from services.gateway.prompts import IdsPrompts, Prompts, TextPrompts
+from services.gateway.parts import Content, Part, TextReader
+from services.gateway.prompts import IdsPrompts, TextPrompts
 from services.gateway.scored import Scored
 from services.gateway.validation import decode, refuse_later_features, require_length
 
@@ -139,16 +140,13 @@ class CompletionDialect:
     id_prefix = "cmpl-"
     prompt_field = "prompt"
 
-    def parse(self, data: bytes) -> tuple[GenerationParameters, Prompts]:
-        """The checked body and its prompts. Raises ApiError 400."""
+    def parse(self, data: bytes) -> Parsed:
+        """The checked body; all of its text is content. Raises ApiError 400."""
         body = decode(_BODY, data)
         refuse_later_features(body, {**OFF_VALUES, "top_logprobs": (0,)})
         check_parameters(body)
-        return body, completion_prompts(body.prompt, body.add_special_tokens)
-
-    def reader(self, _body: GenerationParameters) -> PartReader:
-        """All text is content."""
-        return TextReader()
+        prompts = completion_prompts(body.prompt, body.add_special_tokens)
+        return Parsed(body, prompts, output_form(body), lambda _formats: Reading(TextReader))
 
     def answer(self, head: AnswerHead, body: GenerationParameters) -> Answer:
         """What builds the answer."""

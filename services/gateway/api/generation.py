@@ -9,11 +9,10 @@ from functools import partial
 
 from services.common.errors import PostroadError
 from services.gateway import wire
-from services.gateway.api.answers import Answer, AnswerHead, Dialect, Summary
+from services.gateway.api.answers import Answer, AnswerHead, Dialect, Reading, Summary
 from services.gateway.api.choices import Choices, WholeChoice
 from services.gateway.api.endpoint import Endpoint, Exchange
 from services.gateway.api.parameters import MAX_CHOICES, GenerationParameters
-from services.gateway.api.structured_output import output_form
 from services.gateway.deltas import Delta
 from services.gateway.errors import invalid
 from services.gateway.forms import OutputForm
@@ -31,20 +30,21 @@ class GenerationEndpoint(Endpoint):
     async def serve(self, exchange: Exchange) -> None:
         """Status and headers are sent with the first delta, so that whatever fails before is a proper HTTP error."""
         context, record, road = exchange.context, exchange.record, self._gateway.road
-        body, prompts = self._dialect.parse(exchange.body)
-        form = output_form(body)
+        parsed = self._dialect.parse(exchange.body)
+        body, prompts, form = parsed.body, parsed.prompts, parsed.form
         record.stream = bool(body.stream)
         if prompts.count * body.choices_per_prompt > MAX_CHOICES:
             raise invalid(f"n must be at most {MAX_CHOICES // prompts.count} with {prompts.count} prompts", "n")
         model = await self._gateway.model(body.model, road.patience(context))
         with closing(road.call_ahead(context)) as ahead:
-            prompt_ids = await road.token_ids(prompts, context, record.times, ahead.open)
-            record.prompt_tokens = sum(map(len, prompt_ids))
-            runs = self._runs(body, prompt_ids, form)
+            encoded = await road.encode(prompts, context, record.times, ahead.open)
+            record.prompt_tokens = sum(map(len, encoded.ids))
+            reading = parsed.reading(encoded.formats)
+            runs = self._runs(body, encoded.ids, form, reading)
             record.times.runs = [run.times for run in runs]
             head = AnswerHead(f"{self._dialect.id_prefix}{record.request_id}", int(time.time()), model.name)
             answer = self._dialect.answer(head, body)
-            choices = Choices(runs, partial(self._dialect.reader, body))
+            choices = Choices(runs, reading.make_reader)
             try:
                 async with aclosing(road.generate_all(runs, context, ahead)) as deltas:
                     send = self._send_stream if body.stream else self._send_whole
@@ -53,14 +53,17 @@ class GenerationEndpoint(Endpoint):
                 _name_client_fields(error, body, form)
                 raise
 
-    def _runs(self, body: GenerationParameters, prompt_ids: list[list[int]], form: OutputForm | None) -> list[Run]:
+    def _runs(
+        self, body: GenerationParameters, prompt_ids: list[list[int]], form: OutputForm | None, reading: Reading
+    ) -> list[Run]:
         field, n = self._dialect.prompt_field, body.choices_per_prompt
         for prompt, ids in enumerate(prompt_ids):
             if not ids:
                 param = field if len(prompt_ids) == 1 else f"{field}[{prompt}]"
                 raise invalid(f"{param} must not be empty: it has no tokens", param)
+        request = partial(wire.generate_request, body, form=form, keep_special_tokens=reading.keep_special_tokens)
         return [
-            Run(prompt * n + repeat, prompt, wire.generate_request(body, ids, repeat, form))
+            Run(prompt * n + repeat, prompt, request(ids, repeat))
             for prompt, ids in enumerate(prompt_ids)
             for repeat in range(n)
         ]

@@ -36,8 +36,6 @@ class UnsupportedFields(msgspec.Struct, kw_only=True):
 
     best_of: Any = None
     suffix: Any = None
-    tools: Any = None
-    tool_choice: Any = None
     functions: Any = None
     function_call: Any = None
     audio: Any = None
@@ -60,8 +58,6 @@ class UnsupportedFields(msgspec.Struct, kw_only=True):
 OFF_VALUES: dict[str, tuple[Any, ...]] = {
     "best_of": (1,),
     "suffix": ("",),
-    "tools": ([],),
-    "tool_choice": ("none",),
     "functions": ([],),
     "function_call": ("none",),
     "audio": (),

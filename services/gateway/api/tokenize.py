@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from msgspec import Meta
 
-from services.gateway.api.chat import MAX_TEMPLATE_KWARGS_DEPTH, chat_prompt
+from services.gateway.api.chat import chat_prompt
 from services.gateway.api.endpoint import Endpoint, Exchange
 from services.gateway.api.parameters import TokenId
+from services.gateway.api.tools import ToolList, tools_json
 from services.gateway.errors import invalid, unsupported
 from services.gateway.gateway import Gateway
-from services.gateway.prompts import ChatPrompt, Prompts, TextPrompts
-from services.gateway.validation import decode, require_depth
-
-MAX_TOOLS = 128  # OpenAI's
+from services.gateway.prompts import Prompts, TextPrompts
+from services.gateway.validation import decode
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True):
@@ -23,7 +21,7 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
 
     model: str | None = None
     messages: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    tools: Annotated[list[dict[str, Any]], Meta(max_length=MAX_TOOLS)] | None = None
+    tools: ToolList | None = None
     add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     prompt: str | None = None
@@ -49,15 +47,7 @@ def _prompt(body: TokenizeRequest) -> Prompts:
         raise invalid("one of prompt and messages is required", "messages" if has_messages else "prompt")
     if body.prompt is not None:
         return TextPrompts([body.prompt], body.add_special_tokens)
-    prompt = chat_prompt(body.messages, body.add_generation_prompt, body.chat_template_kwargs)
-    return ChatPrompt(
-        prompt.messages_json, prompt.add_generation_prompt, prompt.template_kwargs_json, _tools_json(body.tools)
-    )
-
-
-def _tools_json(tools: list[dict[str, Any]] | None) -> str | None:
-    require_depth(tools, MAX_TEMPLATE_KWARGS_DEPTH, "tools")
-    return msgspec.json.encode(tools).decode() if tools else None
+    return chat_prompt(body.messages, body.add_generation_prompt, body.chat_template_kwargs, tools_json(body.tools))
 
 
 class TokenizeEndpoint(Endpoint):
@@ -74,7 +64,7 @@ class TokenizeEndpoint(Endpoint):
         prompt = _prompt(body)
         road = self._gateway.road
         model = await self._gateway.model(body.model, road.patience(exchange.context))
-        [ids] = await road.token_ids(prompt, exchange.context, exchange.record.times)
+        [ids] = (await road.encode(prompt, exchange.context, exchange.record.times)).ids
         exchange.record.prompt_tokens = len(ids)
         answer = {"count": len(ids), "max_model_len": model.max_model_len, "tokens": ids}
         await exchange.reply.json(msgspec.json.encode(answer))

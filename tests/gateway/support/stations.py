@@ -73,6 +73,7 @@ class FakeTokenizer(tokenizer_pb2_grpc.TokenizerServicer):
         self.contexts: list[RequestContext] = []
         self.running = 0
         self.before: Callable[[], Any] | None = None  # awaited at the start of each call
+        self.formats: dict[str, Any] = {}  # of the model, for RenderChatResponse
 
     async def _call(self, request: Any, context: Servicer) -> None:
         self.requests.append(request)
@@ -96,7 +97,8 @@ class FakeTokenizer(tokenizer_pb2_grpc.TokenizerServicer):
     ) -> tokenizer_pb2.RenderChatResponse:
         await self._call(request, context)
         prompt = "".join(f"<{m['role']}>{m.get('content')}" for m in json.loads(request.messages_json))
-        return tokenizer_pb2.RenderChatResponse(prompt=prompt, ids=[ord(char) for char in prompt], elapsed_us=1)
+        ids = [ord(char) for char in prompt]
+        return tokenizer_pb2.RenderChatResponse(prompt=prompt, ids=ids, elapsed_us=1, **self.formats)
 
 
 class FakeDetokenizer(detokenizer_pb2_grpc.DetokenizerServicer):

@@ -1,0 +1,107 @@
+"""Tool calls over the whole road: scripted texts, and calls that a grammar makes the model write."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from tests.e2e.client import Client, user
+from tests.support.stack import Stack
+
+WEATHER: Any = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "The weather in a city",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string", "maxLength": 20}, "unit": {"enum": ["C", "F"]}},
+            "required": ["city", "unit"],
+            "additionalProperties": False,
+        },
+    },
+}
+TIME: Any = {"type": "function", "function": {"name": "get_time"}}
+CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Köln", "unit": "C"}}\n</tool_call>'
+OUTPUTS = [
+    {
+        "prompt_contains": "WITH-THOUGHT",
+        "text": f"<think>\nWhich city?\n</think>\n\nLet me look.\n{CALL}",
+        "finish": True,
+    },
+    {"prompt_contains": "sunny", "text": "It is sunny in Köln.", "finish": True},
+    {"prompt_contains": None, "text": f"{CALL}\n{CALL.replace('Köln', 'Rom')}", "finish": True},
+]
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    script: Path = tmp_path_factory.mktemp("script") / "script.json"
+    script.write_text(json.dumps({"outputs": OUTPUTS}))
+    flags = f"--executor scripted --step-ms 1 --script {script}"
+    with Stack(engine_flags=flags, gateway_flags="--reasoning-format think") as stack:
+        yield stack
+
+
+async def test_a_stream_equals_the_whole_answer(stack: Stack) -> None:
+    async with openai.AsyncOpenAI(base_url=f"{stack.url}/v1", api_key="none", max_retries=0) as client:
+        for text in ("WITH-THOUGHT", "plain"):
+            asked: Any = {"model": "default", "messages": user(text), "tools": [WEATHER]}
+            whole = (await client.chat.completions.create(**asked)).choices[0]
+            async with client.chat.completions.stream(**asked) as stream:
+                streamed = (await stream.get_final_completion()).choices[0]
+            calls, same = whole.message.tool_calls, streamed.message.tool_calls
+            assert calls
+            assert same
+            assert [(one.type, one.function.name) for one in calls] == [("function", "get_weather")] * len(calls)  # type: ignore[union-attr]
+            assert [one.function.arguments for one in calls] == [one.function.arguments for one in same]  # type: ignore[union-attr]
+            assert len({one.id for one in calls}) == len(calls)
+            assert whole.finish_reason == streamed.finish_reason == "tool_calls"
+            assert whole.message.content == streamed.message.content
+
+
+async def test_reasoning_and_content_before_a_call(stack: Stack) -> None:
+    async with Client(stack) as client:
+        choice = (await client.whole(messages=user("WITH-THOUGHT"), tools=[WEATHER]))["choices"][0]
+        assert choice["message"]["reasoning_content"] == "Which city?"
+        assert choice["message"]["content"] == "Let me look."
+        assert json.loads(choice["message"]["tool_calls"][0]["function"]["arguments"]) == {"city": "Köln", "unit": "C"}
+
+
+async def test_a_loop_with_tools(stack: Stack) -> None:
+    """As clients do it: ask, call, give the results back, get the answer."""
+    async with openai.AsyncOpenAI(base_url=f"{stack.url}/v1", api_key="none", max_retries=0) as client:
+        messages: list[Any] = [{"role": "user", "content": "Weather in Köln and Rom?"}]
+        for _ in range(2):
+            answer = await client.chat.completions.create(model="default", messages=messages, tools=[WEATHER, TIME])
+            message = answer.choices[0].message
+            messages.append(message.model_dump(exclude_none=True))
+            for call in message.tool_calls or ():
+                messages.append({"role": "tool", "tool_call_id": call.id, "content": "sunny"})
+        assert messages[-1]["content"] == "It is sunny in Köln."
+        assert [message["role"] for message in messages] == ["user", "assistant", "tool", "tool", "assistant"]
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+async def test_the_real_model_calls_the_function_that_it_is_told_to(real_stack: Stack, seed: int) -> None:
+    body = {
+        "messages": user("What is the weather in Paris?"),
+        "tools": [WEATHER, TIME],
+        "seed": seed,
+        "max_tokens": 200,
+    }
+    async with Client(real_stack) as client:
+        named = {"type": "function", "function": {"name": "get_weather"}}
+        (call,) = (await client.whole(**body, tool_choice=named))["choices"][0]["message"]["tool_calls"]
+        arguments = json.loads(call["function"]["arguments"])
+        assert set(arguments) == {"city", "unit"}
+        assert arguments["unit"] in ("C", "F")
+        choice = (await client.whole(**body, tool_choice="required", parallel_tool_calls=False))["choices"][0]
+        assert choice["finish_reason"] == "tool_calls"
+        assert choice["message"]["tool_calls"][0]["function"]["name"] in ("get_weather", "get_time")
+        assert isinstance(json.loads(choice["message"]["tool_calls"][0]["function"]["arguments"]), dict)
