@@ -34,6 +34,8 @@ class CompletionRequest(GenerationParameters, kw_only=True):
     logprobs: LogprobCount | None = None
     echo: bool | None = None
     top_logprobs: Any = None
+    tools: Any = None
+    tool_choice: Any = None
 
     @property
     def num_logprobs(self) -> int | None:
@@ -55,6 +57,8 @@ class CompletionRequest(GenerationParameters, kw_only=True):
 
 
 _BODY = msgspec.json.Decoder(CompletionRequest)
+# Fields of chats, and the values that leave them off.
+CHAT_ONLY: dict[str, tuple[Any, ...]] = {"top_logprobs": (0,), "tools": ([],), "tool_choice": ("none",)}
 
 
 def completion_prompts(given: PromptField | None, add_special_tokens: bool | None) -> TextPrompts | IdsPrompts:
@@ -143,7 +147,7 @@ class CompletionDialect:
     def parse(self, data: bytes) -> Parsed:
         """The checked body; all of its text is content. Raises ApiError 400."""
         body = decode(_BODY, data)
-        refuse_later_features(body, {**OFF_VALUES, "top_logprobs": (0,)})
+        refuse_later_features(body, {**OFF_VALUES, **CHAT_ONLY})
         check_parameters(body)
         prompts = completion_prompts(body.prompt, body.add_special_tokens)
         return Parsed(body, prompts, output_form(body), lambda _formats: Reading(TextReader))

@@ -81,7 +81,9 @@ class ToolUse:
         names = [tool.name for tool in self._tools]
         for index, name in enumerate(names):
             if name in names[:index]:
-                raise invalid(f"tools[{index}].function.name: {name!r} is another tool's, too", "tools")
+                raise invalid(
+                    f"tools[{index}].function.name: {name!r} is another tool's, too", f"tools[{index}].function.name"
+                )
         self._choice = _choice(body.tool_choice, names)
         self._parallel = body.parallel_tool_calls is not False
         self.json = None if self._choice == "none" else tools_json(body.tools)

@@ -10,8 +10,6 @@ from tests.gateway.support.running import RunningGateway
 ASKED_FOR: dict[str, Any] = {
     "best_of": 2,
     "suffix": "x",
-    "tools": [{"type": "function", "function": {"name": "f"}}],
-    "tool_choice": "auto",
     "functions": [{"name": "f"}],
     "function_call": "auto",
     "audio": {"voice": "x"},
@@ -54,6 +52,12 @@ async def test_values_that_mean_off_are_accepted(gateway: RunningGateway, path: 
     for fields in (off, nulls):
         response = await gateway.http.post(path, json={**prompt, **fields})
         assert response.status_code == 200, response.text
+
+
+async def test_fields_of_chats_are_refused_in_text_completions(gateway: RunningGateway) -> None:
+    for field, value in {"tools": [{"type": "function"}], "tool_choice": "auto", "top_logprobs": 1}.items():
+        error = (await gateway.complete(**{field: value})).json()["error"]
+        assert (error["param"], error["code"]) == (field, "unsupported_parameter")
 
 
 async def test_unknown_fields_are_accepted_as_openai_does(gateway: RunningGateway) -> None:
