@@ -119,7 +119,8 @@ class ModelTokenizer:
         """Whether the template shows tools to the model."""
         function = {"name": _PROBE, "description": _PROBE, "parameters": {"type": "object", "properties": {}}}
         form = "probing" if self._forms.text else [{"type": "text", "text": "probing"}]
-        return _PROBE in self._probe(form, tools=[{"type": "function", "function": function}])
+        shown = self._probe(form, tools=[{"type": "function", "function": function}])
+        return _PROBE in shown if shown else "tools" in str(self._tokenizer.chat_template)  # it wants more than a probe
 
     def _probe(self, content: object, **kwargs: Any) -> str:
         try:

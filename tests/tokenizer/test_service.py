@@ -136,6 +136,7 @@ async def test_a_text_that_cannot_fit_the_model_is_not_encoded(tokenizer: ModelT
         with pytest.raises(ContextLengthExceeded) as raised:
             await render(station, [{"role": "user", "content": "x" * fitting}])
         assert raised.value.param == "messages_json"
+        await until(lambda: len(station.request_logs()) == 3)
         assert [entry["tokens"] for entry in station.request_logs()][1:] == [0, 0]
 
 
