@@ -8,10 +8,12 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from services.gateway.admission import Admission
 from services.gateway.api.chat import ChatDialect
 from services.gateway.api.completions import CompletionDialect
 from services.gateway.api.generation import GenerationEndpoint
@@ -47,11 +49,26 @@ def make_app(gateway: Gateway) -> Starlette:
         ApiError: _api_error,
         Exception: _unexpected,
     }
-    app = Starlette(
-        routes=routes, exception_handlers=handlers, middleware=[Middleware(RequestEdge, metrics=gateway.metrics)]
-    )
+    app = Starlette(routes=routes, exception_handlers=handlers, middleware=_middleware(gateway))
     app.router.redirect_slashes = False  # a path is right or it is 404
     return app
+
+
+def _middleware(gateway: Gateway) -> list[Middleware]:
+    """From the outside in. A browser's preflight request has no key."""
+    edge = Middleware(RequestEdge, metrics=gateway.metrics)
+    admission = Middleware(Admission, keys=gateway.api_keys, metrics=gateway.metrics)
+    origins = gateway.settings.cors_origin_list
+    if not origins:
+        return [edge, admission]
+    cors = Middleware(
+        CORSMiddleware,
+        allow_origins=origins,
+        allow_methods=["GET", "POST"],
+        allow_headers=["*"],
+        expose_headers=["x-request-id", "server-timing", "retry-after"],
+    )
+    return [edge, cors, admission]
 
 
 def _api_error(_request: Request, error: Exception) -> Response:

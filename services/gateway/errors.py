@@ -58,6 +58,8 @@ class ApiError(Exception):
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         """Headers that go with the status."""
+        if self.status == 401:
+            return [(b"www-authenticate", b"Bearer")]
         if self.retry_after is None:
             return []
         return [(b"retry-after", str(max(1, math.ceil(self.retry_after))).encode())]

@@ -8,6 +8,7 @@ from structlog.typing import FilteringBoundLogger
 from services.common.errors import Draining
 from services.common.live_requests import LiveRequests
 from services.common.tracing import Tracing
+from services.gateway.api_keys import ApiKeys
 from services.gateway.errors import model_not_found
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.record import Reporter
@@ -37,6 +38,7 @@ class Gateway:
         self.stations = Stations(settings.tokenizer, settings.detokenizer, settings.engine_addresses, log)
         self.waiting = WaitingRoom(settings.max_waiting)
         self.road = Road(self.stations, settings.retry_wait, self.waiting, log)
+        self.api_keys = None if settings.api_keys_file is None else ApiKeys(settings.api_keys_file, log)
         self.draining = False
 
     async def model(self, name: str | None, until: float) -> ModelCard:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from services.gateway.deltas import Usage
 from services.gateway.timings import PHASES, RequestTimes
 
 _PHASE_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
@@ -41,6 +42,15 @@ class GatewayMetrics:
         self._requests = Counter(
             "postroad_http_requests", "HTTP requests by route and status.", ["path", "status"], registry=registry
         )
+        self._key_requests = Counter(
+            "postroad_api_key_requests", "HTTP requests by API key and status.", ["key", "status"], registry=registry
+        )
+        self._key_tokens = Counter(
+            "postroad_api_key_tokens",
+            "Tokens of finished requests by API key and kind: prompt or completion.",
+            ["key", "kind"],
+            registry=registry,
+        )
         phase = Histogram(
             "postroad_request_phase_seconds",
             "Time of a finished request by phase; the phases add up to the whole.",
@@ -70,6 +80,15 @@ class GatewayMetrics:
     def answered(self, path: str, status: int) -> None:
         """Counts an answer; `path` is a route, not what the client wrote; 499 stands for a client that left."""
         self._requests.labels(path, str(status)).inc()
+
+    def answered_key(self, key: str, status: int) -> None:
+        """Counts an answer to a request with an API key; `key` is the key's name."""
+        self._key_requests.labels(key, str(status)).inc()
+
+    def key_used(self, key: str, usage: Usage) -> None:
+        """Counts the tokens of a finished request."""
+        self._key_tokens.labels(key, "prompt").inc(usage.prompt_tokens)
+        self._key_tokens.labels(key, "completion").inc(usage.completion_tokens)
 
     def first_token(self, times: RequestTimes) -> None:
         """Observes the time to the first token, of any request that had one."""

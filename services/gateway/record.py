@@ -23,6 +23,7 @@ class RequestRecord:
     request_id: str
     path: str
     span: OpenSpan
+    api_key: str | None = None  # its name
     stream: bool = False
     answered: bool = False  # whole, to the last byte
     reason: str | None = None  # of a failure
@@ -49,6 +50,7 @@ class RequestRecord:
         fields: dict[str, Any] = {
             "request_id": self.request_id,
             "path": self.path,
+            "api_key": self.api_key,
             "outcome": self.outcome,
             "stream": self.stream,
             "prompt_tokens": self.prompt_tokens,
@@ -81,6 +83,8 @@ class Reporter:
         self._metrics.first_token(record.times)
         if record.answered and record.usage is not None:
             self._metrics.finished(record.times, [ending.usage.completion_tokens for ending in record.endings])
+        if record.api_key is not None and record.usage is not None:
+            self._metrics.key_used(record.api_key, record.usage)
         fields = record.fields()
         self._log.info("request", status=status, **fields)
         for name, start, end in record.times.spans():

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
 
 from services.common.settings import StationSettings
+from services.gateway.api_keys import read_keys
 
 
 class GatewaySettings(StationSettings):
@@ -47,6 +49,19 @@ class GatewaySettings(StationSettings):
     reasoning_format: Literal["auto", "none", "think"] = Field(
         "auto", description="How the model writes its reasoning; 'auto' is read off its chat template."
     )
+    api_keys_file: Path | None = Field(
+        None, description="TOML file with the API keys that are let in; read again when it changes. Unset: all are."
+    )
+    cors_origins: str = Field(
+        "", description="Origins whose pages may call the gateway, comma-separated; * for all. Empty: none."
+    )
+
+    @field_validator("api_keys_file")
+    @classmethod
+    def _usable_keys(cls, value: Path | None) -> Path | None:
+        if value is not None:
+            read_keys(value)
+        return value
 
     @field_validator("engines")
     @classmethod
@@ -58,4 +73,13 @@ class GatewaySettings(StationSettings):
     @property
     def engine_addresses(self) -> list[str]:
         """The addresses of `engines`, in order."""
-        return [part.strip() for part in self.engines.split(",") if part.strip()]
+        return _parts(self.engines)
+
+    @property
+    def cors_origin_list(self) -> list[str]:
+        """The origins of `cors_origins`."""
+        return _parts(self.cors_origins)
+
+
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]

@@ -28,6 +28,7 @@ from services.gateway.api.parameters import (
     UnsupportedFields,
 )
 from services.gateway.api.tokenize import DetokenizeRequest, TokenizeRequest
+from services.gateway.api_keys import KeyEntry
 from services.gateway.app import make_app
 from services.gateway.errors import ApiError, from_station, invalid
 from services.gateway.gateway import Gateway
@@ -83,6 +84,7 @@ def test_every_parameter() -> None:
     assert documented("Chat completions", 2) == fields(ContentPart)
     assert documented("Text completions") == fields(CompletionRequest, GenerationParameters)
     assert sorted(documented("POST /tokenize")) == sorted(fields(TokenizeRequest))
+    assert documented("API keys") == fields(KeyEntry)
     assert sorted(documented("POST /detokenize")) == sorted(fields(DetokenizeRequest))
 
 

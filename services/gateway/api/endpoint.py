@@ -12,6 +12,8 @@ from starlette.types import Receive, Scope, Send
 
 from services.common.errors import Internal, PostroadError
 from services.common.request_context import TRACEPARENT_KEY, RequestContext, accept_traceparent
+from services.gateway.admission import api_key_of
+from services.gateway.api_keys import ApiKey
 from services.gateway.body import read_body
 from services.gateway.errors import ApiError, ClientDisconnected, from_station, invalid
 from services.gateway.gateway import Gateway
@@ -28,6 +30,7 @@ class Exchange:
     """One request being served: where its answer goes, its context for the stations, and its record."""
 
     body: bytes
+    api_key: ApiKey | None
     reply: Reply
     context: RequestContext
     record: RequestRecord
@@ -66,7 +69,8 @@ class Endpoint(ABC):
         headers = dict(scope["headers"])
         given = headers.get(TRACEPARENT_KEY.encode(), b"").decode("latin-1")
         span = self._gateway.tracing.open("request", accept_traceparent(given))
-        return RequestRecord(request_id_of(scope), self._path, span)
+        key = api_key_of(scope)
+        return RequestRecord(request_id_of(scope), self._path, span, None if key is None else key.name)
 
     async def _serve_in_scope(self, scope: Scope, receive: Receive, reply: Reply, record: RequestRecord) -> None:
         settings = self._gateway.settings
@@ -75,7 +79,7 @@ class Endpoint(ABC):
             body = await read_body(scope, receive, settings.max_body_bytes)
             request_scope.watch_client(receive)
             context = RequestContext(record.request_id, record.span.traceparent, deadline)
-            await self.serve(Exchange(body, reply, context, record))
+            await self.serve(Exchange(body, api_key_of(scope), reply, context, record))
 
     async def _fail(self, error: ApiError | PostroadError, reply: Reply, record: RequestRecord) -> None:
         api_error = error if isinstance(error, ApiError) else from_station(error, self._prompt_field)

@@ -33,6 +33,8 @@ class GenerationEndpoint(Endpoint):
         parsed = self._dialect.parse(exchange.body)
         body, prompts, form = parsed.body, parsed.prompts, parsed.form
         record.stream = bool(body.stream)
+        if exchange.api_key is not None:
+            body.cache_salt = exchange.api_key.cache_salt(body.cache_salt)
         if prompts.count * body.choices_per_prompt > MAX_CHOICES:
             raise invalid(f"n must be at most {MAX_CHOICES // prompts.count} with {prompts.count} prompts", "n")
         model = await self._gateway.model(body.model, road.patience(context))
