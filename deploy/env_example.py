@@ -28,6 +28,7 @@ FIXED = frozenset(
         "POSTROAD_DETOKENIZER_ENGINE",
         "POSTROAD_GATEWAY_TOKENIZER",
         "POSTROAD_GATEWAY_DETOKENIZER",
+        "POSTROAD_GATEWAY_API_KEYS_FILE",
     }
 )
 HEAD = """\
@@ -40,6 +41,8 @@ HEAD = """\
 #POSTROAD_PUBLISH=127.0.0.1:8000
 # A folder with models of your own, seen by the engine as /models: POSTROAD_ENGINE_MODEL=/models/name
 #POSTROAD_MODELS_DIR=./models
+# A TOML file with the API keys that the gateway lets in; without one, everybody may use it.
+#POSTROAD_API_KEYS_FILE=/dev/null
 # A file with a token for the Hugging Face Hub.
 #POSTROAD_HF_TOKEN_FILE=/dev/null
 # Memory limits. The engine takes its weights and, unless told otherwise, a quarter of what is then left.
