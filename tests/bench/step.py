@@ -25,6 +25,7 @@ import torch
 
 from services.engine.models.config import ModelConfig
 from services.engine.models.weights import weight_shapes
+from tests.bench.models import QWEN3
 from tests.engine.native.stepping import Arguments, model_fields, plan
 
 PAGE_SIZE = 16
@@ -47,19 +48,7 @@ _SHAPES: dict[str, dict[str, Any]] = {
         "rope_theta": 100000.0,
         "tie_word_embeddings": True,
     },
-    "Qwen3-0.6B": {
-        "architectures": ["Qwen3ForCausalLM"],
-        "vocab_size": 151936,
-        "hidden_size": 1024,
-        "intermediate_size": 3072,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "max_position_embeddings": 40960,
-        "rope_theta": 1000000.0,
-        "tie_word_embeddings": True,
-    },
+    "Qwen3-0.6B": QWEN3,
 }
 
 
