@@ -5,6 +5,7 @@ from __future__ import annotations
 from services.gateway.parts import Content, Part
 
 TOOL_CALLS = "tool_calls"
+PYTHON_TAG = "<|python_tag|>"  # Llama's, before a call in either of its formats
 
 
 class ContentBetween:

@@ -38,7 +38,7 @@ class HermesReader:
         if tag:
             self._held, self._scanner = rest, CallScanner(self._calls)
             return self._content.add(text)
-        kept = partial_marker(text, [OPEN])
+        kept = partial_marker(text, OPEN)
         self._held = text[len(text) - kept :]
         return self._content.add(text[: len(text) - kept])
 

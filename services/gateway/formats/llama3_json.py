@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from services.gateway.formats.call_scanner import CallScanner
-from services.gateway.formats.calls import finish_reason
+from services.gateway.formats.calls import PYTHON_TAG, finish_reason
 from services.gateway.formats.json_scanner import NotJson
 from services.gateway.parts import Content, Part
-
-PYTHON_TAG = "<|python_tag|>"
 
 
 class Llama3JsonReader:

@@ -51,7 +51,7 @@ class MistralReader:
         if marker:
             self._held, self._behind = rest, True
             return self._content.add(text)
-        kept = partial_marker(text, [MARKER])
+        kept = partial_marker(text, MARKER)
         self._held = text[len(text) - kept :]
         return self._content.add(text[: len(text) - kept])
 

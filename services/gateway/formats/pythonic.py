@@ -9,10 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from services.gateway.formats.call_scanner import new_call_id
-from services.gateway.formats.calls import finish_reason
+from services.gateway.formats.calls import PYTHON_TAG, finish_reason
 from services.gateway.parts import Content, Part, ToolCallArguments, ToolCallStart
-
-PYTHON_TAG = "<|python_tag|>"
 
 # How every list of calls begins, cut anywhere.
 _BEGINNING = re.compile(r"\s*\[?\s*|\s*\[\s*[A-Za-z_][\w.]*\s*(\(.*)?", re.DOTALL)

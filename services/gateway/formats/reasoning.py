@@ -61,7 +61,7 @@ class ThinkReader:
         if tag:
             self._held, self._where, sure = after, _Where.BETWEEN, inside.rstrip()
         else:
-            sure, self._held = certain(inside, [CLOSE])
+            sure, self._held = certain(inside, CLOSE)
         if not self._begun:
             sure = sure.lstrip()
             if not tag and not sure:

@@ -26,4 +26,3 @@ TOOL_FORMATS: Mapping[str, ToolFormat] = {
     "pythonic": ToolFormat(PythonicReader, special_tokens=True),
     "mistral": ToolFormat(MistralReader, special_tokens=True),
 }
-REASONING_FORMATS = ("think",)
