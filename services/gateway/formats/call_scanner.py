@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
+from typing import Any
 
 from services.gateway.formats.json_scanner import NotJson, ValueScanner
 from services.gateway.parts import Part, ToolCallArguments, ToolCallStart
@@ -50,7 +51,7 @@ class CallScanner:
             raise NotJson("a call is an object")
         head = _HEAD.match(self.text)
         if head is not None:
-            return self._begin(json.loads(head[1]), self.text[head.end() :]), length
+            return self._begin(str(_loads(head[1])), self.text[head.end() :]), length
         return (self._at_once() if self.done else []), length
 
     def _begin(self, name: str, rest: str) -> list[Part]:
@@ -71,10 +72,7 @@ class CallScanner:
 
     def _at_once(self) -> list[Part]:
         """A call whose members stand in another order."""
-        try:
-            members = json.loads(self.text)
-        except ValueError:
-            raise NotJson("a call is JSON") from None
+        members = _loads(self.text)
         arguments = members.get("arguments", members.get("parameters", {}))
         if not isinstance(members.get("name"), str):
             raise NotJson("a call has a name")
@@ -83,8 +81,16 @@ class CallScanner:
         return [ToolCallStart(self._call, new_call_id(), members["name"]), ToolCallArguments(self._call, text)]
 
 
+def _loads(text: str) -> Any:
+    """The value of JSON text. Raises NotJson for text that only looked like it."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise NotJson("a call is JSON") from None
+
+
 def _unquoted(text: str) -> str:
     try:
-        return str(json.loads(text))
-    except ValueError:
+        return str(_loads(text))
+    except NotJson:
         return text  # the model's own words

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from services.gateway.formats.forced import CallArrayReader, NamedCallReader
 from services.gateway.formats.hermes import HermesReader
@@ -111,3 +113,57 @@ def test_forced_calls() -> None:
     assert (several.names, several.finish_reason) == (["weather", "now"], "tool_calls")
     cut = read(CallArrayReader(), [f"[{ONE[:40]}"], "length")
     assert cut.finish_reason == "length"
+
+
+PIECES = [
+    *(
+        "<tool_call>",
+        "</tool_call>",
+        "[TOOL_CALLS]",
+        "[ARGS]",
+        "[CALL_ID]",
+        "<|python_tag|>",
+        "{",
+        "}",
+        "[",
+        "]",
+        ",",
+        ":",
+    ),
+    *(
+        ";",
+        '"',
+        "\\",
+        "\n",
+        " ",
+        "f",
+        "(",
+        ")",
+        "a=1",
+        '"name"',
+        '"arguments"',
+        '{"name": "f", "arguments": ',
+        "{}",
+        "\\q",
+    ),
+]
+
+
+@pytest.mark.parametrize("name", READERS)
+@example('<tool_call>{"name": "\\q", "arguments": {}}</tool_call>')
+@example('[TOOL_CALLS][{"name": "\\q", "arguments": {}}]')
+@example('{"name": "\\q", "arguments": {}}')
+@example("[TOOL_CALLS]f[ARGS]}")
+@given(st.lists(st.sampled_from(PIECES), max_size=9).map("".join))
+@settings(max_examples=150, deadline=None)
+def test_no_text_breaks_a_reader_or_reads_otherwise_when_cut(name: str, text: str) -> None:
+    result = read_every_way(READERS[name], text)
+    if not result.calls:
+        assert result.content.strip() == text.strip()
+
+
+@pytest.mark.parametrize("before", ["<tool_call>", "", "[TOOL_CALLS]["])
+def test_nesting_too_deep_for_json_is_content(before: str) -> None:
+    text = before + '{"arguments": ' + "[" * 100_000 + "]" * 100_000 + ', "name": "f"}'
+    reader = {"<tool_call>": HermesReader, "": Llama3JsonReader, "[TOOL_CALLS][": MistralReader}[before]
+    assert read(reader(), [text]) == Read(content=text, finish_reason="stop")
