@@ -23,6 +23,7 @@ class MistralReader:
         self._held = ""
         self._content = ContentBetween()
         self._behind = False  # behind a marker
+        self._skipped = ""  # the marker and what followed it up to a call; once there was one, what followed that
         self._in_array = False
         self._scanner: CallScanner | ValueScanner | None = None
         self._calls = 0
@@ -49,38 +50,55 @@ class MistralReader:
     def _outside(self) -> list[Part]:
         text, marker, rest = self._held.partition(MARKER)
         if marker:
-            self._held, self._behind = rest, True
+            self._held, self._behind, self._skipped = rest, True, MARKER
             return self._content.add(text)
         kept = partial_marker(text, MARKER)
         self._held = text[len(text) - kept :]
         return self._content.add(text[: len(text) - kept])
 
     def _next_call(self) -> list[Part]:
-        text = self._held.lstrip(" \t\n\r,") if self._in_array else self._held.lstrip()
         if self._in_array:
-            if text.startswith("]"):
-                self._held, self._behind, self._in_array = text[1:], False, False
-            elif text:
-                self._held, self._scanner = text, CallScanner(self._calls)
-            return []
+            return self._next_object()
+        text = self._held.lstrip()
         if text.startswith("[") and not any(mark.startswith(text[:6]) for mark in (MARKER, ARGS, CALL_ID)):
-            self._held, self._in_array = text[1:], True
+            self._skip_to(text[1:])
+            self._in_array = True
         elif named := _NAMED.match(text):
             self._held, self._scanner = text[named.end() :], ValueScanner()
             self._calls += 1
             return [ToolCallStart(self._calls - 1, new_call_id(), named[1])]
         return []
 
+    def _next_object(self) -> list[Part]:
+        self._skip_to(self._held.lstrip(" \t\n\r,"))
+        if self._held.startswith("]"):
+            self._skip_to(self._held[1:])
+            return self._leave_array(self._of_no_call())
+        if self._held:
+            self._scanner = CallScanner(self._calls)
+        return []
+
+    def _skip_to(self, rest: str) -> None:
+        self._skipped += self._held[: len(self._held) - len(rest)]
+        self._held = rest
+
+    def _of_no_call(self) -> str:
+        """What was skipped, if no call has come since the marker; white space and brackets of calls are no content."""
+        return self._skipped if self._skipped.startswith(MARKER) else ""
+
+    def _leave_array(self, content: str) -> list[Part]:
+        self._scanner, self._behind, self._in_array = None, False, False
+        return self._content.add(content)
+
     def _object(self, scanner: CallScanner) -> list[Part]:
         read = scanner.text
         try:
             parts, length = scanner.feed(self._held)
         except NotJson:
-            self._scanner, self._behind, self._in_array = None, False, False
-            return self._content.add(MARKER + "[" + read)
+            return self._leave_array(self._skipped + read)
         self._held = self._held[length:]
         if scanner.done:
-            self._scanner, self._calls = None, self._calls + 1
+            self._scanner, self._calls, self._skipped = None, self._calls + 1, ""
         return parts
 
     def _arguments(self, scanner: ValueScanner) -> list[Part]:
@@ -98,9 +116,9 @@ class MistralReader:
             if scanner.started:
                 self._calls += 1
                 return []
-            held = MARKER + "[" + scanner.text + held
-        elif self._behind and scanner is None and not self._in_array:
-            held = MARKER + held
+            held = self._skipped + scanner.text + held
+        elif self._behind and scanner is None:
+            held = self._of_no_call() + held
         parts = self._content.add(held)
         return parts if self._calls else [*parts, *self._content.end()]
 
