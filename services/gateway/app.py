@@ -19,6 +19,7 @@ from services.gateway.api.completions import CompletionDialect
 from services.gateway.api.generation import GenerationEndpoint
 from services.gateway.api.models import ModelsEndpoints
 from services.gateway.api.operations import OperationsEndpoints
+from services.gateway.api.reading import FormatSettings
 from services.gateway.api.tokenize import DetokenizeEndpoint, TokenizeEndpoint
 from services.gateway.errors import ApiError
 from services.gateway.gateway import Gateway
@@ -28,7 +29,7 @@ from services.gateway.middleware import RequestEdge
 def make_app(gateway: Gateway) -> Starlette:
     """The ASGI application of one gateway."""
     settings = gateway.settings
-    chat = ChatDialect(settings.tool_call_format, settings.reasoning_format)
+    chat = ChatDialect(FormatSettings(settings.tool_call_format, settings.reasoning_format))
     models, operations = ModelsEndpoints(gateway), OperationsEndpoints(gateway)
     routes = [
         Route("/", operations.index),

@@ -9,10 +9,11 @@ from services.gateway.scored import Scored
 
 @dataclass(frozen=True, slots=True)
 class EngineStart:
-    """Known with the first token; times in microseconds."""
+    """Known with the first token; times in microseconds. `cached_tokens`: those of the prompt."""
 
     schedule_wait_us: int
     prefill_us: int
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +44,15 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The terminal event of a finished run. `finish_reason` is OpenAI's word: stop or length."""
+    """The terminal event of a finished run. `finish_reason` is OpenAI's word: stop or length.
+
+    `stop_string`: the one that ended the text.
+    """
 
     finish_reason: str
     usage: Usage
     times: StationTimes
+    stop_string: str | None = None
 
 
 @dataclass(slots=True)  # not frozen: that takes longer to make, and one is made per token

@@ -13,9 +13,10 @@ import msgspec
 DONE = b"data: [DONE]\n\n"
 
 
-def event(json_text: bytes) -> bytes:
-    """One event. JSON has no raw line ends, so that one data line is enough."""
-    return b"data: " + json_text + b"\n\n"
+def event(json_text: bytes, name: str = "") -> bytes:
+    """One event, named where the API names its events. JSON has no raw line ends, so that one data line is enough."""
+    head = f"event: {name}\n".encode() if name else b""
+    return head + b"data: " + json_text + b"\n\n"
 
 
 class TextEventTemplate:
@@ -23,8 +24,8 @@ class TextEventTemplate:
 
     _MARK = "\x00text\x00"
 
-    def __init__(self, chunk: dict[str, Any]) -> None:
-        head, tail = event(msgspec.json.encode(chunk)).split(msgspec.json.encode(self._MARK))
+    def __init__(self, chunk: dict[str, Any], name: str = "") -> None:
+        head, tail = event(msgspec.json.encode(chunk), name).split(msgspec.json.encode(self._MARK))
         self._head, self._tail = head, tail
 
     @classmethod

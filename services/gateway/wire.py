@@ -118,10 +118,14 @@ def read_delta(message: detokenizer_pb2.TextDelta, choice: int, *, scored: bool 
         choice=choice,
         text=message.text,
         tokens=message.num_tokens,
-        start=None if start is None else EngineStart(start.schedule_wait_us, start.prefill_us),
+        start=None if start is None else _read_start(start),
         ending=_read_end(message.end) if message.HasField("end") else None,
         scored=_read_scored(message) if scored else None,
     )
+
+
+def _read_start(start: engine_pb2.StreamStart) -> EngineStart:
+    return EngineStart(start.schedule_wait_us, start.prefill_us, start.cached_tokens)
 
 
 def _read_scored(message: detokenizer_pb2.TextDelta) -> Scored:
@@ -159,4 +163,5 @@ def _read_end(end: detokenizer_pb2.TextEnd) -> Ending:
             detokenizer_total_us=times.detokenizer_total_us,
             preemptions=times.preemptions,
         ),
+        stop_string=end.stop_string if end.HasField("stop_string") else None,
     )

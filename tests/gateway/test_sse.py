@@ -23,3 +23,6 @@ def test_a_filled_template_is_the_event_of_the_whole_object(text: str) -> None:
 
 def test_event() -> None:
     assert event(b"{}") == b"data: {}\n\n"
+    assert event(b"{}", "ping") == b"event: ping\ndata: {}\n\n"
+    template = TextEventTemplate({"text": TextEventTemplate.mark()}, "delta")
+    assert template.fill("é") == 'event: delta\ndata: {"text":"é"}\n\n'.encode()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
-from services.gateway.api.answers import Answer, AnswerHead, ChoicesAnswer, Parsed, Reading
+from services.gateway.api.answers import Answer, AnswerHead, ChoicesAnswer, Parsed
 from services.gateway.api.choices import WholeChoice
 from services.gateway.api.logprobs import chat_logprobs, prompt_logprobs
 from services.gateway.api.parameters import (
@@ -20,10 +19,11 @@ from services.gateway.api.parameters import (
     TokenCount,
     check_parameters,
 )
+from services.gateway.api.reading import FormatSettings
 from services.gateway.api.structured_output import output_form
-from services.gateway.api.tools import ToolChoice, ToolList, ToolUse
+from services.gateway.api.tool_use import ToolUse
+from services.gateway.api.tools import ToolChoice, ToolList, tool_use
 from services.gateway.errors import invalid, unsupported
-from services.gateway.formats.reasoning import ThinkReader
 from services.gateway.forms import OutputForm
 from services.gateway.parts import (
     Content,
@@ -32,7 +32,7 @@ from services.gateway.parts import (
     ToolCallArguments,
     ToolCallStart,
 )
-from services.gateway.prompts import ChatFormats, ChatPrompt
+from services.gateway.prompts import ChatPrompt
 from services.gateway.scored import Scored
 from services.gateway.validation import decode, refuse_later_features, require_depth
 
@@ -179,29 +179,27 @@ def _message_delta(part: Part) -> dict[str, Any]:
 
 def _message(choice: WholeChoice) -> dict[str, Any]:
     """Without tool calls `content` is a string, if an empty one; a message that only calls functions has null there."""
-    text = "".join(choice.content)
-    content = None if choice.tool_calls and not text else text
-    message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
-    if choice.reasoning:
-        message["reasoning_content"] = "".join(choice.reasoning)
-    if choice.tool_calls:
+    text, reasoning, calls = choice.content, choice.reasoning, choice.tool_calls
+    message: dict[str, Any] = {"role": "assistant", "content": None if calls and not text else text, "refusal": None}
+    if reasoning:
+        message["reasoning_content"] = reasoning
+    if calls:
         message["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": "".join(call.arguments)}}
-            for _, call in sorted(choice.tool_calls.items())
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": "".join(call.pieces)}}
+            for call in calls
         ]
     return message
 
 
 class ChatDialect:
-    """Chat completions, for the generation endpoint. The formats are the settings': a name, `auto` or `none`."""
+    """Chat completions, for the generation endpoint."""
 
     path = "/v1/chat/completions"
     id_prefix = "chatcmpl-"
     prompt_field = "messages"
 
-    def __init__(self, tool_call_format: str, reasoning_format: str) -> None:
-        self._tool_call_format = tool_call_format
-        self._reasoning_format = reasoning_format
+    def __init__(self, formats: FormatSettings) -> None:
+        self._formats = formats
 
     def parse(self, data: bytes) -> Parsed:
         """The checked body. Raises ApiError 400."""
@@ -212,19 +210,9 @@ class ChatDialect:
             raise invalid("max_tokens must be at least 1", "max_tokens")
         if body.top_logprobs and not body.logprobs:
             raise invalid("top_logprobs is only allowed when logprobs is true", "top_logprobs")
-        tools = ToolUse(body)
+        tools = tool_use(body)
         prompt = chat_prompt(body.messages, body.add_generation_prompt, body.chat_template_kwargs, tools.json)
-        return Parsed(body, prompt, _form(body, tools), partial(self._reading, tools))
-
-    def _reading(self, tools: ToolUse, formats: ChatFormats) -> Reading:
-        """Reasoning before the answer, and tool calls in it, in the formats that the model or the settings name.
-
-        A forced call comes without reasoning: the form leaves no room for it.
-        """
-        reader = tools.reader(_chosen(self._tool_call_format, formats.tool_calls))
-        if tools.form is None and _chosen(self._reasoning_format, formats.reasoning):
-            return replace(reader, make_reader=lambda: ThinkReader(reader.make_reader(), inside=formats.reasoning_open))
-        return reader
+        return Parsed(body, prompt, _form(body, tools), partial(self._formats.reading, tools))
 
     def answer(self, head: AnswerHead, body: GenerationParameters) -> Answer:
         """What builds the answer."""
@@ -237,8 +225,3 @@ def _form(body: ChatRequest, tools: ToolUse) -> OutputForm | None:
     if wanted is not None and tools.form is not None:
         raise invalid(f"{wanted.param} cannot be used together with this tool_choice", wanted.param)
     return wanted or tools.form
-
-
-def _chosen(setting: str, of_model: str) -> str:
-    """The name of a format; empty for none."""
-    return {"auto": of_model, "none": ""}.get(setting, setting)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from services.gateway.deltas import Delta, Ending, Usage
+from services.gateway.deltas import Delta, Ending, EngineStart, Usage
 from services.gateway.parts import Content, Part, PartReader, Reasoning, ToolCallArguments, ToolCallStart
 from services.gateway.runs import Run
 from services.gateway.scored import Scored
@@ -13,11 +13,14 @@ from services.gateway.scored import Scored
 
 @dataclass(slots=True)
 class Update:
-    """What a delta adds to its choice. `finish_reason` is in the choice's last one."""
+    """What a delta adds to its choice. `start` is in the choice's first; `finish_reason` and, where one ended the text,
+    `stop_string` in its last."""
 
     choice: int
     parts: Sequence[Part]
     finish_reason: str | None = None
+    start: EngineStart | None = None
+    stop_string: str | None = None
     usage: Usage | None = None  # of the request so far, where that is asked for
     scored: Scored | None = None  # the next tokens, where log-probabilities are asked for
 
@@ -39,11 +42,13 @@ class Choices:
         self._tokens += delta.tokens
         if parts and isinstance(parts[-1], Reasoning):
             self._reasoning_tokens += delta.tokens
-        if delta.ending is None:
-            return Update(delta.choice, parts, scored=delta.scored)
-        self._endings[delta.choice] = delta.ending
-        parts = [*parts, *reader.close()]
-        return Update(delta.choice, parts, reader.finish_reason(delta.ending.finish_reason), scored=delta.scored)
+        update = Update(delta.choice, parts, start=delta.start, scored=delta.scored)
+        if delta.ending is not None:
+            self._endings[delta.choice] = delta.ending
+            update.parts = [*parts, *reader.close()]
+            update.finish_reason = reader.finish_reason(delta.ending.finish_reason)
+            update.stop_string = delta.ending.stop_string
+        return update
 
     def usage_so_far(self) -> Usage:
         """Of all choices together, as far as they have come. Cached tokens are not known before the end."""
@@ -81,37 +86,79 @@ class Choices:
 
 
 @dataclass(slots=True)
+class WholeText:
+    """Content of a choice, in pieces."""
+
+    pieces: list[str]
+
+
+@dataclass(slots=True)
+class WholeReasoning:
+    """Reasoning of a choice, in pieces."""
+
+    pieces: list[str]
+
+
+@dataclass(slots=True)
 class WholeToolCall:
-    """A call of a function; `arguments` is JSON text in pieces."""
+    """A call of a function; `pieces` are those of its arguments' JSON text."""
 
     id: str
     name: str
-    arguments: list[str] = field(default_factory=list)
+    pieces: list[str] = field(default_factory=list)
+
+
+Block = WholeText | WholeReasoning | WholeToolCall
 
 
 @dataclass(slots=True)
 class WholeChoice:
-    """The updates of one choice put together."""
+    """The updates of one choice put together. `blocks`: what it consists of, in the order in which it came."""
 
     index: int
-    content: list[str] = field(default_factory=list)
-    reasoning: list[str] = field(default_factory=list)
-    tool_calls: dict[int, WholeToolCall] = field(default_factory=dict)
+    blocks: list[Block] = field(default_factory=list)
     finish_reason: str | None = None
+    stop_string: str | None = None
     scored: Scored = field(default_factory=Scored)
 
     def add(self, update: Update) -> None:
         """Adds what came."""
         for part in update.parts:
-            match part:
-                case Content():
-                    self.content.append(part.text)
-                case Reasoning():
-                    self.reasoning.append(part.text)
-                case ToolCallStart():
-                    self.tool_calls[part.call] = WholeToolCall(part.id, part.name)
-                case ToolCallArguments():
-                    self.tool_calls[part.call].arguments.append(part.text)
-        self.finish_reason = update.finish_reason
+            self._add_part(part)
+        self.finish_reason, self.stop_string = update.finish_reason, update.stop_string
         if update.scored is not None:
             self.scored.extend(update.scored)
+
+    def _add_part(self, part: Part) -> None:
+        last = self.blocks[-1] if self.blocks else None
+        match part:
+            case Content():
+                if isinstance(last, WholeText):
+                    last.pieces.append(part.text)
+                else:
+                    self.blocks.append(WholeText([part.text]))
+            case Reasoning():
+                if isinstance(last, WholeReasoning):
+                    last.pieces.append(part.text)
+                else:
+                    self.blocks.append(WholeReasoning([part.text]))
+            case ToolCallStart():
+                self.blocks.append(WholeToolCall(part.id, part.name))
+            case ToolCallArguments():
+                assert isinstance(last, WholeToolCall), "the arguments of a call follow its start"
+                last.pieces.append(part.text)
+
+    @property
+    def content(self) -> str:
+        """All content, joined."""
+        return "".join(piece for block in self.blocks if isinstance(block, WholeText) for piece in block.pieces)
+
+    @property
+    def reasoning(self) -> str:
+        """All reasoning, joined."""
+        return "".join(piece for block in self.blocks if isinstance(block, WholeReasoning) for piece in block.pieces)
+
+    @property
+    def tool_calls(self) -> list[WholeToolCall]:
+        """The calls, in order."""
+        return [block for block in self.blocks if isinstance(block, WholeToolCall)]

@@ -122,7 +122,7 @@ class CompletionForm:
 
     def whole(self, choice: WholeChoice) -> dict[str, Any]:
         """The whole choice; `prompt_logprobs` is where vLLM's API has it."""
-        fields = _choice(choice.index, "".join(choice.content), choice.finish_reason)
+        fields = _choice(choice.index, choice.content, choice.finish_reason)
         fields["logprobs"] = self.logprobs(choice.scored)
         if self._num_prompt_logprobs is not None:
             fields["prompt_logprobs"] = prompt_logprobs(choice.scored.prompt_tokens, self._num_prompt_logprobs)

@@ -9,7 +9,8 @@ import msgspec
 from services.gateway.api.chat import chat_prompt
 from services.gateway.api.endpoint import Endpoint, Exchange
 from services.gateway.api.parameters import TokenId
-from services.gateway.api.tools import ToolList, tools_json
+from services.gateway.api.tool_use import tools_json
+from services.gateway.api.tools import ToolList
 from services.gateway.errors import invalid, unsupported
 from services.gateway.gateway import Gateway
 from services.gateway.prompts import Prompts, TextPrompts

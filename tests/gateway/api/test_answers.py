@@ -9,7 +9,7 @@ import pytest
 
 from services.gateway.api.answers import AnswerHead, ChoicesAnswer, Summary
 from services.gateway.api.chat import ChatForm, ChatRequest
-from services.gateway.api.choices import Update, WholeChoice
+from services.gateway.api.choices import Update, WholeChoice, WholeReasoning, WholeText, WholeToolCall
 from services.gateway.deltas import Usage
 from services.gateway.parts import Content, Part, Reasoning, ToolCallArguments, ToolCallStart
 from tests.gateway.support.running import events
@@ -83,3 +83,19 @@ def test_content_is_null_only_beside_tool_calls(parts: list[Part], content: str 
     whole.add(Update(0, parts, "stop"))
     [choice] = msgspec.json.decode(chat_answer().whole([whole], SUMMARY))["choices"]
     assert choice["message"]["content"] == content
+
+
+def test_the_blocks_of_a_choice_are_in_the_order_in_which_they_came() -> None:
+    whole = WholeChoice(0)
+    for part in [*PARTS, Content("and "), Content("on")]:
+        whole.add(Update(0, [part], stop_string="!"))
+    assert whole.blocks == [
+        WholeReasoning(["let me ", "think"]),
+        WholeText(["I call ", "two"]),
+        WholeToolCall("call_a", "first", ['{"x"', ": 1}"]),
+        WholeToolCall("call_b", "second", ["{}"]),
+        WholeText(["and ", "on"]),
+    ]
+    assert (whole.content, whole.reasoning) == ("I call twoand on", "let me think")
+    assert whole.tool_calls == whole.blocks[2:4]
+    assert whole.stop_string == "!"

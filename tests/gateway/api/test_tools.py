@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from services.gateway.api.tools import MAX_TOOLS
+from services.gateway.api.tool_use import MAX_TOOLS
 from tests.gateway.support.running import RunningGateway, events
 from tests.gateway.support.stations import delta, end, first
 
