@@ -7,6 +7,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from services.gateway.api_keys import ApiKey, ApiKeys
 from services.gateway.errors import ApiError
 from services.gateway.metrics import GatewayMetrics
+from services.gateway.middleware import error_form_of
 from services.gateway.record import CLIENT_CLOSED
 from services.gateway.reply import Reply
 
@@ -46,7 +47,7 @@ class Admission:
         try:
             key = self._keys.check(_token_of(scope))
         except ApiError as error:
-            await Reply(send).error(error)
+            await Reply(send, error_form_of(scope)).error(error)
             return
         await self._serve(key, scope, receive, send)
 
@@ -64,6 +65,6 @@ class Admission:
             with key.request():
                 await self._app(scope, receive, send_and_note)
         except ApiError as error:
-            await Reply(send_and_note).error(error)
+            await Reply(send_and_note, error_form_of(scope)).error(error)
         finally:
             self._metrics.answered_key(key.name, status)

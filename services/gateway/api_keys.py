@@ -127,7 +127,7 @@ class ApiKeys:
         """The key that the client sent. Raises ApiError 401."""
         self._refresh()
         if token is None:
-            raise _unauthorized("an API key is needed: Authorization: Bearer …")
+            raise _unauthorized("an API key is needed: Authorization: Bearer …, or x-api-key: …")
         digest, found = _digest(token), None
         for key in self._keys.values():  # to the end, so that the time tells nothing
             if hmac.compare_digest(key.digest, digest):

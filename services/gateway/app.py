@@ -23,7 +23,7 @@ from services.gateway.api.reading import FormatSettings
 from services.gateway.api.tokenize import DetokenizeEndpoint, TokenizeEndpoint
 from services.gateway.errors import ApiError
 from services.gateway.gateway import Gateway
-from services.gateway.middleware import RequestEdge
+from services.gateway.middleware import RequestEdge, error_form_of
 
 
 def make_app(gateway: Gateway) -> Starlette:
@@ -67,14 +67,14 @@ def _middleware(gateway: Gateway) -> list[Middleware]:
         allow_origins=origins,
         allow_methods=["GET", "POST"],
         allow_headers=["*"],
-        expose_headers=["x-request-id", "server-timing", "retry-after"],
+        expose_headers=["x-request-id", "request-id", "server-timing", "retry-after"],
     )
     return [edge, cors, admission]
 
 
-def _api_error(_request: Request, error: Exception) -> Response:
+def _api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
-    response = Response(error.body(), error.status, media_type="application/json")
+    response = Response(error_form_of(request.scope).body(error), error.status, media_type="application/json")
     response.raw_headers.extend(error.headers())
     return response
 
@@ -85,7 +85,7 @@ def _unexpected(request: Request, _error: Exception) -> Response:
 
 
 def _http_exception(request: Request, error: Exception) -> Response:
-    """Starlette's own 404 and 405 in OpenAI's form."""
+    """Starlette's own 404 and 405 in the form of the path's API."""
     assert isinstance(error, HTTPException)
     method, path = request.method, request.url.path
     texts = {404: f"unknown path: {path}", 405: f"{method} is not allowed for {path}"}

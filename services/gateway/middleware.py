@@ -6,16 +6,23 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from services.common.request_context import REQUEST_ID_KEY, accept_request_id
+from services.gateway.error_forms import ErrorForm, error_form, is_anthropic
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.record import CLIENT_CLOSED
 
 _HEADER = REQUEST_ID_KEY.encode()
+_ANTHROPIC_HEADER = b"request-id"  # where clients of that API look for the id
 _SCOPE_KEY = "postroad.request_id"
 
 
 def request_id_of(scope: Scope) -> str:
     """The request's id."""
     return str(scope[_SCOPE_KEY])
+
+
+def error_form_of(scope: Scope) -> ErrorForm:
+    """The form of the request's errors."""
+    return error_form(scope["path"], request_id_of(scope))
 
 
 def path_of(route: Route) -> str:
@@ -36,13 +43,16 @@ class RequestEdge:
             return
         request_id = accept_request_id(_header(scope, _HEADER))
         scope[_SCOPE_KEY] = request_id
+        headers = [(_HEADER, request_id.encode())]
+        if is_anthropic(scope["path"]):
+            headers.append((_ANTHROPIC_HEADER, request_id.encode()))
         status = CLIENT_CLOSED
 
         async def send_with_id(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message.get("headers", ()), (_HEADER, request_id.encode())]
+                message["headers"] = [*message.get("headers", ()), *headers]
             await send(message)
 
         try:

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from starlette.types import Send
 
+from services.gateway.error_forms import ErrorForm
 from services.gateway.errors import ApiError
-from services.gateway.sse import event
 
 Headers = Iterable[tuple[bytes, bytes]]
 
@@ -20,10 +20,11 @@ _EVENT_STREAM = (
 
 
 class Reply:
-    """Sends exactly one answer. `status` is None until its headers are sent."""
+    """Sends exactly one answer, errors in the form given. `status` is None until its headers are sent."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, errors: ErrorForm) -> None:
         self._send = send
+        self._errors = errors
         self.status: int | None = None
         self._streaming = False
 
@@ -50,9 +51,9 @@ class Reply:
     async def error(self, error: ApiError) -> None:
         """Answers with the error: by its status where none was sent yet, otherwise as the stream's last event."""
         if self.status is None:
-            await self.json(error.body(), error.status, error.headers())
+            await self.json(self._errors.body(error), error.status, error.headers())
         elif self._streaming:
-            await self.close(event(error.body()))
+            await self.close(self._errors.event(error))
 
     async def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         self.status = status

@@ -17,7 +17,7 @@ from services.gateway.api_keys import ApiKey
 from services.gateway.body import read_body
 from services.gateway.errors import ApiError, ClientDisconnected, from_station, invalid
 from services.gateway.gateway import Gateway
-from services.gateway.middleware import request_id_of
+from services.gateway.middleware import error_form_of, request_id_of
 from services.gateway.record import CLIENT_CLOSED, RequestRecord
 from services.gateway.reply import Reply
 
@@ -49,7 +49,7 @@ class Endpoint(ABC):
         """Answers the request. Errors that it raises are answered by the caller."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        reply = Reply(send)
+        reply = Reply(send, error_form_of(scope))
         record = self._open_record(scope)
         try:
             await self._serve_in_scope(scope, receive, reply, record)
