@@ -17,6 +17,8 @@ _HALF_AT_THE_END = re.compile(rb'\\u[dD][89abAB][0-9a-fA-F]{2}[^\\]{0,5}"[^"\\]*
 # msgspec ends its messages with the place, for instance "… - at `$.stop[0]`" or "… - at `key` in `$.logit_bias`".
 _PLACE = re.compile(r" - at (?:`key` in )?`\$\.?([^`]*)`$")
 
+_MISSING = re.compile(r"Object missing required field `(\w+)`")
+
 _JSON_TYPES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}
 _NAME = rf"(?:{'|'.join([*_JSON_TYPES, 'array', 'object', 'null'])})"
 _TYPES = re.compile(rf"\b(expected|got) `({_NAME}(?: \| {_NAME})*)`")
@@ -53,12 +55,16 @@ def _not_json(text: str, data: bytes) -> str:
 
 def _wrong_field(text: str, field: str) -> ApiError:
     place = _PLACE.search(text)
-    if place is None:
-        return invalid(f"{field or 'the request body'}: {_json_words(text)}", field or None)
-    inner = place[1].removesuffix("[...]")
-    joint = "." if field and inner and not inner.startswith("[") else ""
-    param = f"{field}{joint}{inner}"
-    return invalid(f"{param}: {_json_words(text[: place.start()])}", param)
+    param = field if place is None else _joined(field, place[1].removesuffix("[...]"))
+    if missing := _MISSING.match(text):
+        param = _joined(param, missing[1])
+        return invalid(f"{param} is required", param)
+    said = text if place is None else text[: place.start()]
+    return invalid(f"{param or 'the request body'}: {_json_words(said)}", param or None)
+
+
+def _joined(path: str, inner: str) -> str:
+    return f"{path}.{inner}" if path and inner and not inner.startswith("[") else path + inner
 
 
 def _json_words(text: str) -> str:

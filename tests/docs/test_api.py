@@ -94,6 +94,8 @@ def bounds(info: Any) -> Iterator[str]:
         case msgspec.inspect.UnionType():
             for part in info.types:
                 yield from bounds(part)
+        case msgspec.inspect.Metadata():
+            yield from bounds(info.type)
         case msgspec.inspect.DictType():
             yield from (f"{text} each" for text in bounds(info.value_type))
             yield f"at most {info.max_length} entries"

@@ -11,7 +11,7 @@ from tests.gateway.support.running import RunningGateway
         (b"", "invalid_json"),
         (b"{", "invalid_json"),
         (b"not json", "invalid_json"),
-        (b'{"messages": []} x', "invalid_json"),
+        (b'{"messages": [], "prompt": ""} x', "invalid_json"),
         (b'{"temperature": NaN, "messages": []}', "invalid_json"),
         (b'{"temperature": Infinity}', "invalid_json"),
         (b'{"prompt": "\xff\xfe", "model": "\xff"}', "invalid_json"),
@@ -49,7 +49,7 @@ async def test_an_empty_body_is_called_empty(gateway: RunningGateway) -> None:
         ('{"max_tokens": 1.5}', "max_tokens: expected integer or null, got number"),
         ('{"stream": 1}', "stream: expected boolean or null, got integer"),
         ('{"stop": 3}', "stop: expected string, array or null, got integer"),
-        ('{"messages": [{"content": "x"}]}', "messages[0]: object missing required field `role`"),
+        ('{"messages": [{"content": "x"}]}', "messages[0].role is required"),
         ("[]", "the request body: expected object, got array"),
     ],
 )

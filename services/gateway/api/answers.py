@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
 
+from services.gateway.api.answer_types import UsageFields
 from services.gateway.api.choices import Update, WholeChoice
 from services.gateway.api.parameters import GenerationParameters
 from services.gateway.deltas import Usage
@@ -44,7 +45,7 @@ class Summary:
         return {"usage": usage} if self.timings is None else {"usage": usage, "timings": self.timings}
 
 
-def usage_fields(usage: Usage) -> dict[str, Any]:
+def usage_fields(usage: Usage) -> UsageFields:
     """The object `usage`."""
     return {
         "prompt_tokens": usage.prompt_tokens,
@@ -61,22 +62,22 @@ class ChoiceForm(Protocol):
     chunk_kind: str
     whole_kind: str
 
-    def opening(self, index: int) -> dict[str, Any] | None:
+    def opening(self, index: int) -> Mapping[str, object] | None:
         """The choice's first chunk, before any part of it."""
 
-    def part(self, index: int, part: Part) -> dict[str, Any]:
+    def part(self, index: int, part: Part) -> Mapping[str, object]:
         """A chunk with one part."""
 
-    def finish(self, index: int, reason: str) -> dict[str, Any]:
+    def finish(self, index: int, reason: str) -> Mapping[str, object]:
         """The choice's last chunk."""
 
-    def logprobs(self, scored: Scored) -> dict[str, Any] | None:
+    def logprobs(self, scored: Scored) -> Mapping[str, object] | None:
         """What a choice has in `logprobs` for these tokens."""
 
-    def whole(self, choice: WholeChoice) -> dict[str, Any]:
+    def whole(self, choice: WholeChoice) -> Mapping[str, object]:
         """The whole choice."""
 
-    def answer_fields(self, choices: Sequence[WholeChoice]) -> dict[str, Any]:
+    def answer_fields(self, choices: Sequence[WholeChoice]) -> Mapping[str, object]:
         """What a whole answer has beside its choices."""
 
 
@@ -144,14 +145,14 @@ class ChoicesAnswer:
             finish["timings"] = summary.timings
         return _encode(finish) + DONE
 
-    def _scored(self, choice: int, chunk: dict[str, Any]) -> dict[str, Any]:
+    def _scored(self, choice: int, chunk: Mapping[str, object]) -> Mapping[str, object]:
         """A choice's chunk with the log-probabilities that wait for it."""
         waiting = self._waiting.pop(choice, None)
         if waiting is not None and (waiting.tokens or waiting.prompt_tokens):
-            chunk["logprobs"] = self._form.logprobs(waiting)
+            return {**chunk, "logprobs": self._form.logprobs(waiting)}
         return chunk
 
-    def _chunk(self, choice: dict[str, Any]) -> dict[str, Any]:
+    def _chunk(self, choice: Mapping[str, object]) -> dict[str, Any]:
         return {**self._chunk_head, "choices": [choice], **self._chunk_tail}
 
     def whole(self, choices: Sequence[WholeChoice], summary: Summary) -> bytes:

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import Meta
 
+from services.gateway.api.answer_types import (
+    AssistantMessage,
+    ChatChoice,
+    ChatChunkChoice,
+    ChatLogprobs,
+    FunctionDelta,
+    MessageDelta,
+)
 from services.gateway.api.answers import Answer, AnswerHead, ChoicesAnswer, Parsed
 from services.gateway.api.choices import WholeChoice
 from services.gateway.api.logprobs import chat_logprobs, prompt_logprobs
 from services.gateway.api.parameters import (
-    OFF_VALUES,
     GenerationParameters,
     LogprobCount,
+    OffValues,
     TokenCount,
     check_parameters,
 )
@@ -42,7 +50,7 @@ MAX_TEMPLATE_KWARGS_DEPTH = 32
 class ContentPart(msgspec.Struct):
     """A part of a message's content; only text is supported."""
 
-    type: str
+    type: Annotated[str, Meta(extra_json_schema={"enum": ["text"]})]
     text: str | None = None
 
 
@@ -53,10 +61,19 @@ class ChatMessage(msgspec.Struct):
     content: str | list[ContentPart] | None = None
 
 
-class ChatRequest(GenerationParameters, kw_only=True):
-    """The body of a chat completion. `messages` stay JSON text: the template reads fields that nobody here knows."""
+# JSON text: the template reads fields that nobody here knows.
+Messages = Annotated[
+    msgspec.Raw,
+    Meta(extra_json_schema={"type": "array", "minItems": 1, "items": {"$ref": "#/components/schemas/ChatMessage"}}),
+]
 
-    messages: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+class ChatRequest(GenerationParameters, kw_only=True):
+    """The body of a chat completion."""
+
+    off_values: ClassVar[OffValues] = {**GenerationParameters.off_values, "echo": (False,)}
+
+    messages: Messages
     add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     max_completion_tokens: TokenCount | None = None
@@ -94,14 +111,12 @@ def _check_content(content: str | list[ContentPart] | None, param: str) -> None:
 
 
 def chat_prompt(
-    messages: msgspec.Raw | msgspec.UnsetType,
+    messages: msgspec.Raw,
     add_generation_prompt: bool | None,
     chat_template_kwargs: dict[str, Any] | None,
     tools: str | None = None,
 ) -> ChatPrompt:
     """The prompt of checked messages. Raises ApiError 400."""
-    if messages is msgspec.UNSET:
-        raise invalid("messages is required: an array of at least one message", "messages")
     json_text = bytes(messages)
     checked = decode(_MESSAGES, json_text, "messages")
     if not checked:
@@ -127,23 +142,23 @@ class ChatForm:
         self._has_logprobs = body.num_logprobs is not None
         self._num_prompt_logprobs = body.prompt_logprobs
 
-    def opening(self, index: int) -> dict[str, Any]:
+    def opening(self, index: int) -> ChatChunkChoice:
         """The chunk that names the role, once and first."""
         return _chunk_choice(index, {"role": "assistant", "content": ""})
 
-    def part(self, index: int, part: Part) -> dict[str, Any]:
+    def part(self, index: int, part: Part) -> ChatChunkChoice:
         """A chunk with one part."""
         return _chunk_choice(index, _message_delta(part))
 
-    def finish(self, index: int, reason: str) -> dict[str, Any]:
+    def finish(self, index: int, reason: str) -> ChatChunkChoice:
         """The choice's last chunk: an empty delta."""
         return _chunk_choice(index, {}, reason)
 
-    def logprobs(self, scored: Scored) -> dict[str, Any] | None:
+    def logprobs(self, scored: Scored) -> ChatLogprobs | None:
         """The choice's `logprobs`."""
         return chat_logprobs(scored.tokens) if self._has_logprobs else None
 
-    def whole(self, choice: WholeChoice) -> dict[str, Any]:
+    def whole(self, choice: WholeChoice) -> ChatChoice:
         """The whole choice."""
         logprobs = self.logprobs(choice.scored)
         return {
@@ -153,34 +168,35 @@ class ChatForm:
             "finish_reason": choice.finish_reason,
         }
 
-    def answer_fields(self, choices: Sequence[WholeChoice]) -> dict[str, Any]:
+    def answer_fields(self, choices: Sequence[WholeChoice]) -> Mapping[str, object]:
         """As in vLLM's API, the prompt's log-probabilities: all choices have the same prompt."""
         if self._num_prompt_logprobs is None:
             return {}
         return {"prompt_logprobs": prompt_logprobs(choices[0].scored.prompt_tokens, self._num_prompt_logprobs)}
 
 
-def _chunk_choice(index: int, delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
+def _chunk_choice(index: int, delta: MessageDelta, finish_reason: str | None = None) -> ChatChunkChoice:
     return {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
 
 
-def _message_delta(part: Part) -> dict[str, Any]:
+def _message_delta(part: Part) -> MessageDelta:
     match part:
         case Content():
             return {"content": part.text}
         case Reasoning():
             return {"reasoning_content": part.text}
         case ToolCallStart():
-            function = {"name": part.name, "arguments": ""}
+            function: FunctionDelta = {"name": part.name, "arguments": ""}
             return {"tool_calls": [{"index": part.call, "id": part.id, "type": "function", "function": function}]}
         case ToolCallArguments():
             return {"tool_calls": [{"index": part.call, "function": {"arguments": part.text}}]}
 
 
-def _message(choice: WholeChoice) -> dict[str, Any]:
+def _message(choice: WholeChoice) -> AssistantMessage:
     """Without tool calls `content` is a string, if an empty one; a message that only calls functions has null there."""
     text, reasoning, calls = choice.content, choice.reasoning, choice.tool_calls
-    message: dict[str, Any] = {"role": "assistant", "content": None if calls and not text else text, "refusal": None}
+    content = None if calls and not text else text
+    message: AssistantMessage = {"role": "assistant", "content": content, "refusal": None}
     if reasoning:
         message["reasoning_content"] = reasoning
     if calls:
@@ -204,7 +220,7 @@ class ChatDialect:
     def parse(self, data: bytes) -> Parsed:
         """The checked body. Raises ApiError 400."""
         body = decode(_BODY, data)
-        refuse_later_features(body, {**OFF_VALUES, "echo": (False,)})
+        refuse_later_features(body, body.off_values)
         check_parameters(body)
         if body.max_tokens == 0:
             raise invalid("max_tokens must be at least 1", "max_tokens")

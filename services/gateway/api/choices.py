@@ -117,7 +117,7 @@ class WholeChoice:
 
     index: int
     blocks: list[Block] = field(default_factory=list)
-    finish_reason: str | None = None
+    finish_reason: str = ""  # until it has ended
     stop_string: str | None = None
     scored: Scored = field(default_factory=Scored)
 
@@ -125,7 +125,7 @@ class WholeChoice:
         """Adds what came."""
         for part in update.parts:
             self._add_part(part)
-        self.finish_reason, self.stop_string = update.finish_reason, update.stop_string
+        self.finish_reason, self.stop_string = update.finish_reason or "", update.stop_string
         if update.scored is not None:
             self.scored.extend(update.scored)
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
+from services.gateway.api.answer_types import CompletionChoice, CompletionChunkChoice, CompletionLogprobs
 from services.gateway.api.answers import Answer, AnswerHead, ChoicesAnswer, Parsed, Reading
 from services.gateway.api.choices import WholeChoice
 from services.gateway.api.logprobs import completion_logprobs, prompt_logprobs
-from services.gateway.api.parameters import OFF_VALUES, GenerationParameters, LogprobCount, TokenId, check_parameters
+from services.gateway.api.parameters import GenerationParameters, LogprobCount, OffValues, TokenId, check_parameters
 from services.gateway.api.structured_output import output_form
 from services.gateway.errors import invalid
 from services.gateway.parts import Content, Part, TextReader
@@ -29,7 +30,14 @@ PromptField = str | list[str | TokenId | list[TokenId]]
 class CompletionRequest(GenerationParameters, kw_only=True):
     """The body of a text completion."""
 
-    prompt: PromptField | None = None
+    off_values: ClassVar[OffValues] = {
+        **GenerationParameters.off_values,
+        "top_logprobs": (0,),  # fields of chats
+        "tools": ([],),
+        "tool_choice": ("none",),
+    }
+
+    prompt: PromptField
     add_special_tokens: bool | None = None
     logprobs: LogprobCount | None = None
     echo: bool | None = None
@@ -57,14 +65,10 @@ class CompletionRequest(GenerationParameters, kw_only=True):
 
 
 _BODY = msgspec.json.Decoder(CompletionRequest)
-# Fields of chats, and the values that leave them off.
-CHAT_ONLY: dict[str, tuple[Any, ...]] = {"top_logprobs": (0,), "tools": ([],), "tool_choice": ("none",)}
 
 
-def completion_prompts(given: PromptField | None, add_special_tokens: bool | None) -> TextPrompts | IdsPrompts:
+def completion_prompts(given: PromptField, add_special_tokens: bool | None) -> TextPrompts | IdsPrompts:
     """The prompts of a string, a list of strings, token ids, or a list of lists of token ids. Raises ApiError 400."""
-    if given is None:
-        raise invalid("prompt is required: a string or an array of token ids", "prompt")
     if not given:
         raise invalid("prompt must not be empty", "prompt")
     if isinstance(given, str):
@@ -104,36 +108,40 @@ class CompletionForm:
     def opening(self, _index: int) -> None:
         """None: a text completion has no role."""
 
-    def part(self, index: int, part: Part) -> dict[str, Any]:
+    def part(self, index: int, part: Part) -> CompletionChunkChoice:
         """A chunk with text. There are no other parts: the reader is a TextReader."""
         assert isinstance(part, Content)
         return _choice(index, part.text, None)
 
-    def finish(self, index: int, reason: str) -> dict[str, Any]:
+    def finish(self, index: int, reason: str) -> CompletionChunkChoice:
         """The choice's last chunk: no text."""
         return _choice(index, "", reason)
 
-    def logprobs(self, scored: Scored) -> dict[str, Any] | None:
+    def logprobs(self, scored: Scored) -> CompletionLogprobs | None:
         """The choice's `logprobs`; with `echo` of the prompt's tokens, too."""
         if self._num_logprobs is None:
             return None
         prompt_tokens = scored.prompt_tokens if self._echoes else []
         return completion_logprobs([*prompt_tokens, *scored.tokens], self._num_logprobs)
 
-    def whole(self, choice: WholeChoice) -> dict[str, Any]:
+    def whole(self, choice: WholeChoice) -> CompletionChoice:
         """The whole choice; `prompt_logprobs` is where vLLM's API has it."""
-        fields = _choice(choice.index, choice.content, choice.finish_reason)
-        fields["logprobs"] = self.logprobs(choice.scored)
+        fields: CompletionChoice = {
+            "index": choice.index,
+            "text": choice.content,
+            "logprobs": self.logprobs(choice.scored),
+            "finish_reason": choice.finish_reason,
+        }
         if self._num_prompt_logprobs is not None:
             fields["prompt_logprobs"] = prompt_logprobs(choice.scored.prompt_tokens, self._num_prompt_logprobs)
         return fields
 
-    def answer_fields(self, _choices: Sequence[WholeChoice]) -> dict[str, Any]:
+    def answer_fields(self, _choices: Sequence[WholeChoice]) -> Mapping[str, object]:
         """None beside the choices."""
         return {}
 
 
-def _choice(index: int, text: str, finish_reason: str | None) -> dict[str, Any]:
+def _choice(index: int, text: str, finish_reason: str | None) -> CompletionChunkChoice:
     return {"index": index, "text": text, "logprobs": None, "finish_reason": finish_reason}
 
 
@@ -147,7 +155,7 @@ class CompletionDialect:
     def parse(self, data: bytes) -> Parsed:
         """The checked body; all of its text is content. Raises ApiError 400."""
         body = decode(_BODY, data)
-        refuse_later_features(body, {**OFF_VALUES, **CHAT_ONLY})
+        refuse_later_features(body, body.off_values)
         check_parameters(body)
         prompts = completion_prompts(body.prompt, body.add_special_tokens)
         return Parsed(body, prompts, output_form(body), lambda _formats: Reading(TextReader))

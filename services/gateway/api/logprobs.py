@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
+from services.gateway.api.answer_types import (
+    AlternativeToken,
+    ChatLogprobs,
+    ChatToken,
+    CompletionLogprobs,
+    PromptLogprobs,
+    PromptToken,
+)
 from services.gateway.scored import ScoredToken, TokenText, TopToken
 
 _LOWEST = -9999.0  # stands for minus infinity, which JSON does not have; as in OpenAI's API
 
 
-def chat_logprobs(tokens: Sequence[ScoredToken]) -> dict[str, Any]:
+def chat_logprobs(tokens: Sequence[ScoredToken]) -> ChatLogprobs:
     """`logprobs` of a chat's choice."""
-    content = [
+    content: list[ChatToken] = [
         {
             **_chat_token(scored.token, scored.logprob),
             "top_logprobs": [_chat_token(t.token, t.logprob) for t in scored.top],
@@ -22,11 +29,11 @@ def chat_logprobs(tokens: Sequence[ScoredToken]) -> dict[str, Any]:
     return {"content": content, "refusal": None}
 
 
-def _chat_token(token: TokenText, logprob: float | None) -> dict[str, Any]:
+def _chat_token(token: TokenText, logprob: float | None) -> AlternativeToken:
     return {"token": token.text, "logprob": _finite(logprob), "bytes": list(token.data)}
 
 
-def completion_logprobs(tokens: Sequence[ScoredToken], num_top: int) -> dict[str, Any]:
+def completion_logprobs(tokens: Sequence[ScoredToken], num_top: int) -> CompletionLogprobs:
     """`logprobs` of a text completion's choice. The chosen token is always among `top_logprobs`."""
     return {
         "text_offset": [scored.offset for scored in tokens],
@@ -50,17 +57,17 @@ def _key(token: TokenText) -> str:
     return token.text if token.is_whole else f"bytes:{token.text}"
 
 
-def prompt_logprobs(tokens: Sequence[ScoredToken], num_top: int) -> list[dict[str, Any] | None]:
+def prompt_logprobs(tokens: Sequence[ScoredToken], num_top: int) -> PromptLogprobs:
     """vLLM's `prompt_logprobs`: for each prompt token null or an object by token id, the token itself always in it."""
     return [None if scored.logprob is None else _prompt_token(scored, num_top) for scored in tokens]
 
 
-def _prompt_token(scored: ScoredToken, num_top: int) -> dict[str, Any]:
-    entries = {
+def _prompt_token(scored: ScoredToken, num_top: int) -> dict[str, PromptToken]:
+    entries: dict[str, PromptToken] = {
         str(top.token.id): {"logprob": _finite(top.logprob), "rank": rank, "decoded_token": top.token.text}
         for rank, top in enumerate(scored.top[:num_top], start=1)
     }
-    own = {"logprob": _finite(scored.logprob), "rank": scored.rank, "decoded_token": scored.token.text}
+    own: PromptToken = {"logprob": _finite(scored.logprob), "rank": scored.rank, "decoded_token": scored.token.text}
     return {str(scored.token.id): own} | entries
 
 

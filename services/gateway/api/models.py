@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Literal, TypedDict
 
 import msgspec
 from starlette.requests import Request
@@ -13,8 +13,25 @@ from services.gateway.gateway import DEFAULT_MODEL, Gateway
 from services.gateway.replicas import ModelCard
 
 
-def model_fields(card: ModelCard) -> dict[str, Any]:
-    """The model in OpenAI's form, with its length in tokens."""
+class Model(TypedDict):
+    """A model in OpenAI's form. `created` is Unix time in seconds; `max_model_len` counts prompt and output, tokens."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: Literal["postroad"]
+    max_model_len: int
+
+
+class ModelList(TypedDict):
+    """The served models; none until an engine was seen."""
+
+    object: Literal["list"]
+    data: list[Model]
+
+
+def model_fields(card: ModelCard) -> Model:
+    """What is said of the model."""
     return {
         "id": card.name,
         "object": "model",
@@ -34,7 +51,8 @@ class ModelsEndpoints:
         """All served models: one."""
         card = self._gateway.stations.engines.card
         data = [] if card is None else [model_fields(card)]
-        return _json({"object": "list", "data": data})
+        models: ModelList = {"object": "list", "data": data}
+        return _json(models)
 
     async def get(self, request: Request) -> Response:
         """One model by name; ApiError 404 for another one."""
@@ -44,5 +62,5 @@ class ModelsEndpoints:
         return _json(model_fields(card))
 
 
-def _json(value: dict[str, Any]) -> Response:
+def _json(value: Model | ModelList) -> Response:
     return Response(msgspec.json.encode(value), media_type="application/json")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import Meta
@@ -22,6 +22,10 @@ Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Probability = Annotated[float, Meta(ge=0, le=1)]
 LogprobCount = Annotated[int, Meta(ge=0, le=20)]
 TokenCount = Annotated[int, Meta(ge=1, le=UINT32_MAX)]
+LogitBias = Annotated[
+    dict[TokenId, Annotated[float, Meta(ge=-100, le=100)]],
+    Meta(max_length=1024, extra_json_schema={"propertyNames": {"pattern": "^(0|[1-9][0-9]{0,9})$"}}),
+]
 
 
 class StreamOptions(msgspec.Struct):
@@ -55,7 +59,8 @@ class UnsupportedFields(msgspec.Struct, kw_only=True):
 
 
 # Values that leave each feature off; null always does.
-OFF_VALUES: dict[str, tuple[Any, ...]] = {
+OffValues = dict[str, tuple[Any, ...]]
+OFF_VALUES: OffValues = {
     "best_of": (1,),
     "suffix": ("",),
     "functions": ([],),
@@ -80,6 +85,8 @@ OFF_VALUES: dict[str, tuple[Any, ...]] = {
 class GenerationParameters(UnsupportedFields, kw_only=True):
     """What a generation request says beside its prompt. null means the same as leaving a field out."""
 
+    off_values: ClassVar[OffValues] = OFF_VALUES
+
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -94,7 +101,7 @@ class GenerationParameters(UnsupportedFields, kw_only=True):
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     repetition_penalty: Annotated[float, Meta(ge=0.01, le=10)] | None = None
-    logit_bias: Annotated[dict[TokenId, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=1024)] | None = None
+    logit_bias: LogitBias | None = None
     stop: str | list[str] | None = None
     stop_token_ids: Annotated[list[TokenId], Meta(max_length=64)] | None = None
     ignore_eos: bool | None = None

@@ -14,8 +14,11 @@ from services.gateway.validation import require_depth
 
 MAX_FORM_BYTES = 256 * 1024
 MAX_SCHEMA_DEPTH = 64
+RESPONSE_FORMATS = ("text", "json_object", "json_schema")
 
-Schema = msgspec.Raw | msgspec.UnsetType  # a JSON Schema, or a string with its text; null as in all fields
+Schema = Annotated[  # a JSON Schema, or a string with its text; null as in all fields
+    msgspec.Raw | msgspec.UnsetType, Meta(extra_json_schema={"type": ["object", "boolean", "string", "null"]})
+]
 Choice = Annotated[list[str], Meta(min_length=1)]
 
 
@@ -31,7 +34,7 @@ class JsonSchema(msgspec.Struct):
 class ResponseFormat(msgspec.Struct):
     """`response_format`."""
 
-    type: str
+    type: Annotated[str, Meta(extra_json_schema={"enum": list(RESPONSE_FORMATS)})]
     json_schema: JsonSchema | None = None
 
 

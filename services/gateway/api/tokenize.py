@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 
-from services.gateway.api.chat import chat_prompt
+from services.gateway.api.chat import Messages, chat_prompt
 from services.gateway.api.endpoint import Endpoint, Exchange
 from services.gateway.api.parameters import TokenId
 from services.gateway.api.tool_use import tools_json
@@ -21,7 +21,7 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
     """Either `prompt` or `messages`. `prompt` may be empty here."""
 
     model: str | None = None
-    messages: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    messages: Messages | msgspec.UnsetType = msgspec.UNSET
     tools: ToolList | None = None
     add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -38,16 +38,31 @@ class DetokenizeRequest(msgspec.Struct, kw_only=True):
     skip_special_tokens: bool | None = None
 
 
+class Tokens(TypedDict):
+    """What /tokenize answers. `max_model_len` is the model's length in tokens."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+
+
+class Text(TypedDict):
+    """What /detokenize answers."""
+
+    prompt: str
+
+
 _TOKENIZE = msgspec.json.Decoder(TokenizeRequest)
 _DETOKENIZE = msgspec.json.Decoder(DetokenizeRequest)
 
 
 def _prompt(body: TokenizeRequest) -> Prompts:
-    has_messages = body.messages is not msgspec.UNSET
-    if has_messages == (body.prompt is not None):
-        raise invalid("one of prompt and messages is required", "messages" if has_messages else "prompt")
-    if body.prompt is not None:
+    if body.messages is msgspec.UNSET:
+        if body.prompt is None:
+            raise invalid("one of prompt and messages is required", "prompt")
         return TextPrompts([body.prompt], body.add_special_tokens)
+    if body.prompt is not None:
+        raise invalid("one of prompt and messages is required", "messages")
     return chat_prompt(body.messages, body.add_generation_prompt, body.chat_template_kwargs, tools_json(body.tools))
 
 
@@ -67,7 +82,7 @@ class TokenizeEndpoint(Endpoint):
         model = await self._gateway.model(body.model, road.patience(exchange.context))
         [ids] = (await road.encode(prompt, exchange.context, exchange.record.times)).ids
         exchange.record.prompt_tokens = len(ids)
-        answer = {"count": len(ids), "max_model_len": model.max_model_len, "tokens": ids}
+        answer: Tokens = {"count": len(ids), "max_model_len": model.max_model_len, "tokens": ids}
         await exchange.reply.json(msgspec.json.encode(answer))
 
 
@@ -83,4 +98,5 @@ class DetokenizeEndpoint(Endpoint):
         road = self._gateway.road
         await self._gateway.model(body.model, road.patience(exchange.context))
         text = await road.text_of(body.tokens, bool(body.skip_special_tokens), exchange.context)
-        await exchange.reply.json(msgspec.json.encode({"prompt": text}))
+        answer: Text = {"prompt": text}
+        await exchange.reply.json(msgspec.json.encode(answer))

@@ -11,7 +11,11 @@ from services.gateway.api.tool_use import MAX_TOOLS, Choice, Function, FunctionN
 from services.gateway.errors import invalid, unsupported
 from services.gateway.validation import convert
 
-ToolList = Annotated[list[dict[str, Any]], Meta(max_length=MAX_TOOLS)]
+ToolList = Annotated[
+    list[dict[str, Any]],  # the template reads fields that nobody here knows
+    Meta(max_length=MAX_TOOLS, extra_json_schema={"items": {"$ref": "#/components/schemas/Tool"}}),
+]
+OnlyFunction = Annotated[str, Meta(extra_json_schema={"enum": ["function"]})]
 
 
 class FunctionDefinition(msgspec.Struct):
@@ -26,7 +30,7 @@ class FunctionDefinition(msgspec.Struct):
 class Tool(msgspec.Struct):
     """`tools[i]`."""
 
-    type: str
+    type: OnlyFunction
     function: FunctionDefinition | None = None
 
 
@@ -39,11 +43,11 @@ class FunctionChoice(msgspec.Struct):
 class NamedToolChoice(msgspec.Struct):
     """`tool_choice` as an object."""
 
-    type: str
+    type: OnlyFunction
     function: FunctionChoice | None = None
 
 
-ToolChoice = str | NamedToolChoice
+ToolChoice = Annotated[str, Meta(extra_json_schema={"enum": ["none", "auto", "required"]})] | NamedToolChoice
 
 
 class ToolFields(Protocol):

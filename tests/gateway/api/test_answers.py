@@ -39,7 +39,9 @@ SUMMARY = Summary(Usage(1, 2, 0), None)
 
 
 def chat_answer() -> ChoicesAnswer:
-    return ChoicesAnswer(AnswerHead("id", 1, "smol"), include_usage=False, form=ChatForm(ChatRequest()))
+    return ChoicesAnswer(
+        AnswerHead("id", 1, "smol"), include_usage=False, form=ChatForm(ChatRequest(messages=msgspec.Raw(b"[]")))
+    )
 
 
 def put_together(deltas: list[dict[str, Any]]) -> dict[str, Any]:

@@ -94,10 +94,13 @@ def nested(levels: int) -> dict[str, Any]:
     ("param", "fields"),
     [
         ("response_format", {"response_format": "json_object"}),
-        ("response_format", {"response_format": {}}),
+        ("response_format.type", {"response_format": {}}),
         ("response_format.type", {"response_format": {"type": "xml"}}),
         ("response_format.json_schema", {"response_format": {"type": "json_schema"}}),
-        ("response_format.json_schema", {"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}}),
+        (
+            "response_format.json_schema.name",
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}},
+        ),
         ("response_format.json_schema.name", schema_format({}, name="a b")),
         ("response_format.json_schema.name", schema_format({}, name="a" * 65)),
         ("response_format.json_schema.strict", schema_format({}, strict="yes")),
