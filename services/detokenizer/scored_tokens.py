@@ -48,12 +48,10 @@ class ScoredPipeline:
     it. Tokens that begin where a stop string has cut the text, or behind, are dropped.
     """
 
-    def __init__(self, pipeline: TextPipeline, texts: TokenTexts, num_shown: int) -> None:
-        """`num_shown`: characters of an echoed prompt."""
+    def __init__(self, pipeline: TextPipeline, texts: TokenTexts) -> None:
         self.cumulative_logprob = 0.0  # of the tokens that `num_tokens` counts
         self._pipeline = pipeline
         self._texts = texts
-        self._num_shown = num_shown
         self._held: deque[detokenizer_pb2.TextToken] = deque()
         self._ready: list[detokenizer_pb2.TextToken] = []
 
@@ -63,7 +61,7 @@ class ScoredPipeline:
         for index, token_id in enumerate(token_ids):
             self._hold(token_id, scores, index)
             output = self._pipeline.push((token_id,))
-            self._show(output.text)
+            self._show()
             total.text += output.text
             total.num_tokens += output.num_tokens
             if output.matched is not None:
@@ -89,14 +87,12 @@ class ScoredPipeline:
     def _hold(self, token_id: int, scores: common_pb2.TokenLogprobs | None, index: int) -> None:
         if scores is None or not -len(scores.logprobs) <= index < len(scores.logprobs):
             raise MissingLogprobs("the engine sent a token without its log-probability")
-        start = self._num_shown + self._pipeline.num_held
-        message = scored_token(self._texts, token_id, start, scores, index % len(scores.logprobs))
+        message = scored_token(self._texts, token_id, self._pipeline.next_offset, scores, index % len(scores.logprobs))
         self.cumulative_logprob += message.logprob
         self._held.append(message)
 
-    def _show(self, text: str) -> None:
-        self._num_shown += len(text)
-        while self._held and self._held[0].text_offset < self._num_shown:
+    def _show(self) -> None:
+        while self._held and self._held[0].text_offset < self._pipeline.num_shown:
             self._ready.append(self._held.popleft())
 
 

@@ -121,15 +121,17 @@ class DetokenizerService(detokenizer_pb2_grpc.DetokenizerServicer):
             echo = await asyncio.to_thread(
                 Echo.of, loaded.make_decoder, loaded.token_texts, prompt_ids, skip_special_tokens=skip
             )
+        text = "" if echo is None else echo.text
         pipeline = TextPipeline(
             loaded.make_decoder(prompt_ids, skip_special_tokens=skip) if echo is None else echo.decoder,
             StopMatcher(request.stop, request.include_stop_str_in_output),
             inner.stop.min_tokens,
+            num_shown=len(text),
+            note_offsets=request.report_token_offsets,
         )
-        text = "" if echo is None else echo.text
         scored = prompt_tokens = None
         if inner.HasField("logprobs"):
-            scored = ScoredPipeline(pipeline, loaded.token_texts, len(text))
+            scored = ScoredPipeline(pipeline, loaded.token_texts)
         if inner.HasField("prompt_logprobs") and prompt_ids:  # without a prompt the engine refuses the request
             prompt_tokens = PromptTokens(loaded.token_texts, prompt_ids, None if echo is None else echo.offsets)
         return TextStream(

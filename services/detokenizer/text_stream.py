@@ -128,7 +128,9 @@ class TextStream:
             await self._waiter
         if self._error is not None and not self._text:
             raise self._error
-        delta = detokenizer_pb2.TextDelta(text=self._text, num_tokens=self._num_tokens)
+        delta = detokenizer_pb2.TextDelta(
+            text=self._text, num_tokens=self._num_tokens, token_offsets=self._pipeline.take_offsets()
+        )
         if not self._started and self._num_tokens:
             self._started = True
             delta.start.CopyFrom(self._start)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from services.gateway.scored import Scored
@@ -60,7 +61,8 @@ class Delta:
     """New text of one choice, possibly empty; `start` in the choice's first, `ending` in its last.
 
     `tokens`: how many it stands for, those whose text is still held back included. `scored`: the tokens whose text
-    begins in what was sent so far, where log-probabilities are asked for.
+    begins in what was sent so far, where log-probabilities are asked for. `token_offsets`: where the text of each of
+    the `tokens` begins, in characters of the choice's text, where that is asked for.
     """
 
     choice: int
@@ -69,3 +71,4 @@ class Delta:
     start: EngineStart | None = None
     ending: Ending | None = None
     scored: Scored | None = None
+    token_offsets: Sequence[int] = ()

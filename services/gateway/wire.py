@@ -47,11 +47,12 @@ def generate_request(
     form: OutputForm | None = None,
     *,
     keep_special_tokens: bool = False,
+    token_offsets: bool = False,
 ) -> detokenizer_pb2.GenerateTextRequest:
     """The message for Detokenizer.Generate. What the client left out stays unset: the stations have the defaults.
 
     `repeat`: which of the prompt's n choices it is for, from 0. Each has a seed of its own, the next number.
-    `keep_special_tokens`: in the text, whatever the body says.
+    `keep_special_tokens`: in the text, whatever the body says. `token_offsets`: asks where each token's text begins.
     """
     return detokenizer_pb2.GenerateTextRequest(
         request=engine_pb2.GenerateRequest(
@@ -74,6 +75,7 @@ def generate_request(
         skip_special_tokens=False if keep_special_tokens else body.skip_special_tokens,
         include_stop_str_in_output=body.include_stop_str_in_output,
         echo=body.echoes_prompt or None,
+        report_token_offsets=token_offsets,
     )
 
 
@@ -121,6 +123,7 @@ def read_delta(message: detokenizer_pb2.TextDelta, choice: int, *, scored: bool 
         start=None if start is None else _read_start(start),
         ending=_read_end(message.end) if message.HasField("end") else None,
         scored=_read_scored(message) if scored else None,
+        token_offsets=message.token_offsets,
     )
 
 

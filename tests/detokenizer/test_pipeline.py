@@ -31,9 +31,10 @@ def pipeline(
     include: bool = False,
     min_tokens: int = 0,
     skip_special_tokens: bool = True,
+    note_offsets: bool = False,
 ) -> TextPipeline:
     decoder = make_decoder([], skip_special_tokens=skip_special_tokens)
-    return TextPipeline(decoder, StopMatcher(stops, include), min_tokens)
+    return TextPipeline(decoder, StopMatcher(stops, include), min_tokens, note_offsets=note_offsets)
 
 
 def encode(tokenizer: Tokenizer, text: str) -> list[int]:
@@ -170,3 +171,27 @@ def test_stop_token_without_text_keeps_the_incomplete_tail(smollm2: Tokenizer, m
     request = pipeline(make_decoder)
     assert request.push(encode(smollm2, "a" + EMOJI)[:-1]).text == "a"
     assert request.finish(IM_END) == "\ufffd"
+
+
+@given(data=st.data(), text=short_text, stops=st.lists(st.text(ALPHABET, min_size=1, max_size=5), max_size=3))
+def test_each_token_begins_where_the_text_before_it_ends(
+    smollm2: Tokenizer, make_decoder: DecoderFactory, data: st.DataObject, text: str, stops: list[str]
+) -> None:
+    """For any cut into pushes; characters that are incomplete or held back count where they will stand."""
+    ids = encode(smollm2, text)
+    begins = [len(smollm2.decode(ids[:count]).rstrip("\ufffd")) for count in range(len(ids) + 1)]
+    one = pipeline(make_decoder, stops, include=data.draw(st.booleans()), note_offsets=True)
+    found: list[int] = []
+    rest = ids
+    while rest:
+        size = data.draw(st.integers(1, 4))
+        output = one.push(rest[:size])
+        rest = rest[size:]
+        offsets = one.take_offsets()
+        assert len(offsets) == output.num_tokens
+        found += offsets
+    one.finish(IM_END)
+    found += one.take_offsets()
+    assert len(found) == one.num_tokens
+    assert found == begins[: len(found)]
+    assert pipeline(make_decoder).take_offsets() == []

@@ -47,7 +47,7 @@ def make(
     make_decoder: DecoderFactory, texts: TokenTexts, stops: Sequence[str] = (), include: bool = False
 ) -> ScoredPipeline:
     pipeline = TextPipeline(make_decoder([], skip_special_tokens=True), StopMatcher(stops, include))
-    return ScoredPipeline(pipeline, texts, 0)
+    return ScoredPipeline(pipeline, texts)
 
 
 def assert_in_step(tokens: list[detokenizer_pb2.TextToken], text: str, *, cut: bool) -> None:

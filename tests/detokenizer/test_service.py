@@ -55,6 +55,18 @@ async def test_the_stream_is_the_whole_text(transport: Any) -> None:
         await engine.until_idle()
 
 
+async def test_where_tokens_begin_is_said_when_asked() -> None:
+    ids = ids_of(TEXT)
+    begins = [len(default_tokenizer().decode(ids[:count]).rstrip("\ufffd")) for count in range(len(ids))]
+    async with scripted_engine(saying(TEXT)) as engine, running_detokenizer(address(engine)) as station:
+        params = {"max_tokens": len(ids)}
+        told = await generate(station.stub, request(params=params, report_token_offsets=True))
+        assert [offset for delta in told.deltas for offset in delta.token_offsets] == begins
+        assert all(len(delta.token_offsets) == delta.num_tokens for delta in told.deltas)
+        silent = await generate(station.stub, request(params=params))
+        assert not any(delta.token_offsets for delta in silent.deltas)
+
+
 @pytest.mark.parametrize("max_tokens", range(1, 12))
 async def test_fieldbug_02_a_text_cut_in_mid_character_keeps_its_tail(max_tokens: int) -> None:
     text = "👩‍👩‍👧日本"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from services.engine.loading.files import read_model_files
 from services.engine.loading.source import resolve
+from tests.e2e.tool_texts import SCRIPT
 from tests.support.stack import Stack
 
 
@@ -23,6 +25,16 @@ def real_stack() -> Iterator[Stack]:
 def scripted_stack() -> Iterator[Stack]:
     """The scripted executor: no weights, its texts on a clock."""
     with Stack(engine_flags="--executor scripted") as stack:
+        yield stack
+
+
+@pytest.fixture(scope="session")
+def tool_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """The scripted executor with texts that have tool calls and thoughts in them."""
+    script = tmp_path_factory.mktemp("script") / "script.json"
+    script.write_text(json.dumps(SCRIPT))
+    flags = f"--executor scripted --step-ms 1 --script {script}"
+    with Stack(engine_flags=flags, gateway_flags="--reasoning-format think") as stack:
         yield stack
 
 

@@ -3,53 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
 from tests.e2e.client import Client, user
+from tests.e2e.tool_texts import TIME, WEATHER
 from tests.support.stack import Stack
 
-WEATHER: Any = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "The weather in a city",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string", "maxLength": 20}, "unit": {"enum": ["C", "F"]}},
-            "required": ["city", "unit"],
-            "additionalProperties": False,
-        },
-    },
-}
-TIME: Any = {"type": "function", "function": {"name": "get_time"}}
-CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Köln", "unit": "C"}}\n</tool_call>'
-OUTPUTS = [
-    {
-        "prompt_contains": "WITH-THOUGHT",
-        "text": f"<think>\nWhich city?\n</think>\n\nLet me look.\n{CALL}",
-        "finish": True,
-    },
-    {"prompt_contains": "sunny", "text": "It is sunny in Köln.", "finish": True},
-    {"prompt_contains": None, "text": f"{CALL}\n{CALL.replace('Köln', 'Rom')}", "finish": True},
-]
 
-
-@pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    script: Path = tmp_path_factory.mktemp("script") / "script.json"
-    script.write_text(json.dumps({"outputs": OUTPUTS}))
-    flags = f"--executor scripted --step-ms 1 --script {script}"
-    with Stack(engine_flags=flags, gateway_flags="--reasoning-format think") as stack:
-        yield stack
-
-
-async def test_a_stream_equals_the_whole_answer(stack: Stack) -> None:
-    async with openai.AsyncOpenAI(base_url=f"{stack.url}/v1", api_key="none", max_retries=0) as client:
+async def test_a_stream_equals_the_whole_answer(tool_stack: Stack) -> None:
+    async with openai.AsyncOpenAI(base_url=f"{tool_stack.url}/v1", api_key="none", max_retries=0) as client:
         for text in ("WITH-THOUGHT", "plain"):
             asked: Any = {"model": "default", "messages": user(text), "tools": [WEATHER]}
             whole = (await client.chat.completions.create(**asked)).choices[0]
@@ -65,17 +30,17 @@ async def test_a_stream_equals_the_whole_answer(stack: Stack) -> None:
             assert (whole.message.content or "") == streamed.message.content  # a stream begins with an empty text
 
 
-async def test_reasoning_and_content_before_a_call(stack: Stack) -> None:
-    async with Client(stack) as client:
+async def test_reasoning_and_content_before_a_call(tool_stack: Stack) -> None:
+    async with Client(tool_stack) as client:
         choice = (await client.whole(messages=user("WITH-THOUGHT"), tools=[WEATHER]))["choices"][0]
         assert choice["message"]["reasoning_content"] == "Which city?"
         assert choice["message"]["content"] == "Let me look."
         assert json.loads(choice["message"]["tool_calls"][0]["function"]["arguments"]) == {"city": "Köln", "unit": "C"}
 
 
-async def test_a_loop_with_tools(stack: Stack) -> None:
+async def test_a_loop_with_tools(tool_stack: Stack) -> None:
     """As clients do it: ask, call, give the results back, get the answer."""
-    async with openai.AsyncOpenAI(base_url=f"{stack.url}/v1", api_key="none", max_retries=0) as client:
+    async with openai.AsyncOpenAI(base_url=f"{tool_stack.url}/v1", api_key="none", max_retries=0) as client:
         messages: list[Any] = [{"role": "user", "content": "Weather in Köln and Rom?"}]
         for _ in range(2):
             answer = await client.chat.completions.create(model="default", messages=messages, tools=[WEATHER, TIME])

@@ -168,10 +168,14 @@ def _encode(chunk: dict[str, Any]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How the text of each choice is read. `keep_special_tokens`: the reader needs them in the text."""
+    """How the text of each choice is read.
+
+    `keep_special_tokens`: the reader needs them in the text. `token_offsets`: it is to be told where tokens begin.
+    """
 
     make_reader: Callable[[], PartReader]
     keep_special_tokens: bool = False
+    token_offsets: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from services.gateway.deltas import Delta, Ending, EngineStart, Usage
+from services.gateway.formats.reasoning import ThinkReader, ThoughtTokens
 from services.gateway.parts import Content, Part, PartReader, Reasoning, ToolCallArguments, ToolCallStart
 from services.gateway.runs import Run
 from services.gateway.scored import Scored
@@ -33,15 +34,17 @@ class Choices:
         self._readers = {run.choice: make_reader() for run in runs}
         self._endings: dict[int, Ending] = {}
         self._tokens = 0  # that the deltas stood for
-        self._reasoning_tokens = 0
+        self._thoughts = {
+            choice: ThoughtTokens(reader) for choice, reader in self._readers.items() if isinstance(reader, ThinkReader)
+        }
 
     def update(self, delta: Delta) -> Update:
         """What the delta adds."""
         reader = self._readers[delta.choice]
+        if thought := self._thoughts.get(delta.choice):
+            thought.add(delta.token_offsets)
         parts = reader.read(delta.text) if delta.text else ()
         self._tokens += delta.tokens
-        if parts and isinstance(parts[-1], Reasoning):
-            self._reasoning_tokens += delta.tokens
         update = Update(delta.choice, parts, start=delta.start, scored=delta.scored)
         if delta.ending is not None:
             self._endings[delta.choice] = delta.ending
@@ -55,7 +58,7 @@ class Choices:
         if self.are_finished:
             return self.usage()
         prompt_lengths = {run.prompt: len(run.request.request.prompt_ids) for run in self._runs}
-        return Usage(sum(prompt_lengths.values()), self._tokens, 0, self._reasoning_tokens)
+        return Usage(sum(prompt_lengths.values()), self._tokens, 0, self._reasoning_tokens())
 
     @property
     def are_finished(self) -> bool:
@@ -81,8 +84,11 @@ class Choices:
             prompt_tokens=sum(max(usage.prompt_tokens for usage in usages) for usages in prompts),
             completion_tokens=sum(usage.completion_tokens for usages in prompts for usage in usages),
             cached_tokens=sum(min(usage.cached_tokens for usage in usages) for usages in prompts),
-            reasoning_tokens=self._reasoning_tokens,
+            reasoning_tokens=self._reasoning_tokens(),
         )
+
+    def _reasoning_tokens(self) -> int:
+        return sum(thought.count for thought in self._thoughts.values())
 
 
 @dataclass(slots=True)

@@ -63,7 +63,13 @@ class GenerationEndpoint(Endpoint):
             if not ids:
                 param = field if len(prompt_ids) == 1 else f"{field}[{prompt}]"
                 raise invalid(f"{param} must not be empty: it has no tokens", param)
-        request = partial(wire.generate_request, body, form=form, keep_special_tokens=reading.keep_special_tokens)
+        request = partial(
+            wire.generate_request,
+            body,
+            form=form,
+            keep_special_tokens=reading.keep_special_tokens,
+            token_offsets=reading.token_offsets,
+        )
         return [
             Run(prompt * n + repeat, prompt, request(ids, repeat))
             for prompt, ids in enumerate(prompt_ids)

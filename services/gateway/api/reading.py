@@ -24,7 +24,11 @@ class FormatSettings:
         """
         reader = tools.reader(_chosen(self.tool_calls, formats.tool_calls))
         if tools.form is None and _chosen(self.reasoning, formats.reasoning):
-            return replace(reader, make_reader=lambda: ThinkReader(reader.make_reader(), inside=formats.reasoning_open))
+            return replace(
+                reader,
+                make_reader=lambda: ThinkReader(reader.make_reader(), inside=formats.reasoning_open),
+                token_offsets=True,
+            )
         return reader
 
 

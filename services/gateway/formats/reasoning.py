@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from enum import Enum, auto
 
@@ -29,11 +30,27 @@ class ThinkReader:
         self._where = _Where.INSIDE if inside else _Where.BEFORE
         self._held = ""
         self._begun = False  # something of the reasoning was handed out
+        self._num_read = 0  # characters, up to the answer
+        self._thought_length = 0
+
+    @property
+    def thought_length(self) -> int:
+        """Characters of the text, from its start, that are thought, the tags included: so far, or in all once
+        `thought_is_over`."""
+        if self._where is _Where.INSIDE:
+            return self._num_read
+        return self._thought_length
+
+    @property
+    def thought_is_over(self) -> bool:
+        """What comes now is none."""
+        return self._where in (_Where.BETWEEN, _Where.ANSWER)
 
     def read(self, text: str) -> Sequence[Part]:
         """The parts that are certain after this text."""
         if self._where is _Where.ANSWER:
             return self._answer.read(text)
+        self._num_read += len(text)
         self._held += text
         if self._where is _Where.BEFORE:
             self._look_for_the_tag()
@@ -60,6 +77,7 @@ class ThinkReader:
         inside, tag, after = self._held.partition(CLOSE)
         if tag:
             self._held, self._where, sure = after, _Where.BETWEEN, inside.rstrip()
+            self._thought_length = self._num_read - len(after)
         else:
             sure, self._held = certain(inside, CLOSE)
         if not self._begun:
@@ -82,3 +100,21 @@ class ThinkReader:
     def finish_reason(self, reason: str) -> str:
         """As the answer ended."""
         return self._answer.finish_reason(reason)
+
+
+class ThoughtTokens:
+    """Counts the tokens of a thought: those that begin in it, in whatever deltas they came."""
+
+    def __init__(self, reader: ThinkReader) -> None:
+        self._reader = reader
+        self._offsets: list[int] = []
+
+    def add(self, offsets: Sequence[int]) -> None:
+        """Where the next tokens begin, in characters of the text; before the reader has read their text."""
+        if not self._reader.thought_is_over:
+            self._offsets.extend(offsets)
+
+    @property
+    def count(self) -> int:
+        """As far as the reader has read."""
+        return bisect_left(self._offsets, self._reader.thought_length)

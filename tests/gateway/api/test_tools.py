@@ -19,13 +19,18 @@ TEXT = (
 )
 
 
-def says(gateway: RunningGateway, text: str, tool_calls: str = "hermes", reasoning: str = "think") -> None:
-    """The model writes `text`, a character at a time, in these formats."""
+def says(
+    gateway: RunningGateway, text: str, tool_calls: str = "hermes", reasoning: str = "think", *, size: int = 1
+) -> None:
+    """The model writes `text` in these formats: tokens of one character, `size` of them at a time."""
 
     async def script(request: Any, context: Any) -> Any:
-        yield first(text[0])
-        for character in text[1:]:
-            yield delta(character)
+        for start in range(0, len(text), size):
+            piece = text[start : start + size]
+            message = delta(piece) if start else first(piece)
+            message.num_tokens = len(piece)
+            message.token_offsets.extend(range(start, start + len(piece)))
+            yield message
         yield end(completion_tokens=len(text))
 
     gateway.stations.detokenizer.script = script
@@ -65,10 +70,25 @@ async def test_fieldbug_36_a_stream_of_tool_calls_ends_as_the_whole_answer_does(
 
 
 async def test_reasoning_tokens_are_counted(gateway: RunningGateway) -> None:
-    says(gateway, "<think>four</think>answer")
-    response = await gateway.chat(**body_of({}))
-    usage = response.json()["usage"]
-    assert 4 <= usage["completion_tokens_details"]["reasoning_tokens"] < usage["completion_tokens"]
+    """The tags are among them, and how the deltas cut the text makes no difference."""
+    text = "<think>four</think>answer"
+    for size in (1, 4, len(text)):
+        says(gateway, text, size=size)
+        usage = (await gateway.chat(**body_of({}))).json()["usage"]
+        assert usage["completion_tokens_details"]["reasoning_tokens"] == len("<think>four</think>")
+    assert gateway.stations.detokenizer.requests[-1].report_token_offsets
+    says(gateway, text, reasoning="")
+    usage = (await gateway.chat(**body_of({}))).json()["usage"]
+    assert usage["completion_tokens_details"]["reasoning_tokens"] == 0
+    assert not gateway.stations.detokenizer.requests[-1].report_token_offsets
+
+
+async def test_reasoning_tokens_so_far(gateway: RunningGateway) -> None:
+    says(gateway, "<think>four</think>answer", size=10)
+    options = {"continuous_usage_stats": True, "include_usage": True}
+    streamed = await gateway.chat(**body_of({"stream": True, "stream_options": options}))
+    usages = [event["usage"]["completion_tokens_details"]["reasoning_tokens"] for event in events(streamed.text)[:-1]]
+    assert list(dict.fromkeys(usages)) == [10, 19]
 
 
 async def test_reasoning_that_the_prompt_has_begun(gateway: RunningGateway) -> None:

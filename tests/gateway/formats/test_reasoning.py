@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from services.gateway.formats.hermes import HermesReader
-from services.gateway.formats.reasoning import ThinkReader
+from services.gateway.formats.reasoning import ThinkReader, ThoughtTokens
 from services.gateway.parts import TextReader
 from tests.gateway.formats.reading import read_every_way
 
@@ -36,3 +36,22 @@ def test_a_call_after_reasoning() -> None:
     assert result.calls == [("now", "{}")]
     assert result.content == ""
     assert result.finish_reason == "tool_calls"
+
+
+@pytest.mark.parametrize(("inside", "text", "reasoning", "content"), SAMPLES)
+def test_the_tokens_of_a_thought_begin_before_its_closing_tag_ends(
+    inside: bool, text: str, reasoning: str, content: str
+) -> None:
+    """However the text comes; tokens are of two characters here, and the end of sequence begins behind the text."""
+    begins = [*range(0, len(text), 2), len(text)]
+    thought = text[: text.index("</think>") + len("</think>")] if "</think>" in text else text
+    expected = 0 if not inside and "<think>" not in text else len(range(0, len(thought), 2))
+    for size in range(1, len(text) + 1):
+        reader = ThinkReader(TextReader(), inside=inside)
+        tokens = ThoughtTokens(reader)
+        for start in range(0, len(text), size):
+            tokens.add([begin for begin in begins if start <= begin < start + size])
+            reader.read(text[start : start + size])
+        tokens.add([len(text)])
+        reader.close()
+        assert tokens.count == expected
