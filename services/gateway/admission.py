@@ -12,7 +12,7 @@ from services.gateway.record import CLIENT_CLOSED
 from services.gateway.reply import Reply
 
 # What orchestrators, scrapers and people look at; everything else does work or tells what is served.
-OPEN_PATHS = frozenset({"/", "/health", "/ready", "/version", "/metrics", "/debug/read_out"})
+OPEN_PATHS = frozenset({"/", "/health", "/ready", "/version", "/openapi.json", "/metrics", "/debug/read_out"})
 _SCOPE_KEY = "postroad.api_key"
 _BEARER = "bearer "
 

@@ -18,6 +18,7 @@ from services.gateway.api.chat import ChatDialect
 from services.gateway.api.completions import CompletionDialect
 from services.gateway.api.generation import GenerationEndpoint
 from services.gateway.api.models import ModelsEndpoints
+from services.gateway.api.openapi import OpenApiEndpoint
 from services.gateway.api.operations import OperationsEndpoints
 from services.gateway.api.reading import FormatSettings
 from services.gateway.api.tokenize import DetokenizeEndpoint, TokenizeEndpoint
@@ -31,6 +32,7 @@ def make_app(gateway: Gateway) -> Starlette:
     settings = gateway.settings
     chat = ChatDialect(FormatSettings(settings.tool_call_format, settings.reasoning_format))
     models, operations = ModelsEndpoints(gateway), OperationsEndpoints(gateway)
+    openapi = OpenApiEndpoint(needs_key=gateway.api_keys is not None)
     routes = [
         Route("/", operations.index),
         Route("/v1/chat/completions", GenerationEndpoint(gateway, chat), methods=["POST"]),
@@ -42,6 +44,7 @@ def make_app(gateway: Gateway) -> Starlette:
         Route("/health", operations.health),
         Route("/ready", operations.ready),
         Route("/version", operations.version),
+        Route("/openapi.json", openapi.get),
         Route("/metrics", operations.metrics),
         Route("/debug/read_out", operations.read_out),
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Literal, Protocol, TypedDict
 
 import msgspec
 
@@ -24,6 +24,44 @@ ANTHROPIC_TYPES = {
 }
 
 
+class ErrorFields(TypedDict):
+    """`param` is the path of the field at fault."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorBody(TypedDict):
+    """An error in OpenAI's form."""
+
+    error: ErrorFields
+
+
+class AnthropicErrorDetails(TypedDict):
+    """Our code, and the path of the field at fault."""
+
+    error_code: str | None
+    param: str | None
+
+
+class AnthropicErrorFields(TypedDict):
+    """`type` goes with the status."""
+
+    type: str
+    message: str
+    details: AnthropicErrorDetails
+
+
+class AnthropicErrorBody(TypedDict):
+    """An error in Anthropic's form."""
+
+    type: Literal["error"]
+    error: AnthropicErrorFields
+    request_id: str
+
+
 class ErrorForm(Protocol):
     """Writes the errors of one request."""
 
@@ -39,11 +77,14 @@ class OpenAIErrors:
 
     def body(self, error: ApiError) -> bytes:
         """An answer's JSON text."""
-        return error.body()
+        fields: ErrorBody = {
+            "error": {"message": error.message, "type": error.kind, "param": error.param, "code": error.code}
+        }
+        return msgspec.json.encode(fields)
 
     def event(self, error: ApiError) -> bytes:
         """A stream's last event."""
-        return event(error.body())
+        return event(self.body(error))
 
 
 class AnthropicErrors:
@@ -54,12 +95,16 @@ class AnthropicErrors:
 
     def body(self, error: ApiError) -> bytes:
         """An answer's JSON text."""
-        fields = {
-            "type": ANTHROPIC_TYPES[error.status],
-            "message": error.message,
-            "details": {"error_code": error.code, "param": error.param},
+        fields: AnthropicErrorBody = {
+            "type": "error",
+            "error": {
+                "type": ANTHROPIC_TYPES[error.status],
+                "message": error.message,
+                "details": {"error_code": error.code, "param": error.param},
+            },
+            "request_id": self._request_id,
         }
-        return msgspec.json.encode({"type": "error", "error": fields, "request_id": self._request_id})
+        return msgspec.json.encode(fields)
 
     def event(self, error: ApiError) -> bytes:
         """A stream's last event."""

@@ -1,4 +1,4 @@
-"""Errors as an HTTP client sees them: a status and OpenAI's error object.
+"""Errors as an HTTP client sees them: a status and the fields of OpenAI's error object.
 
 The one place that maps the stations' reasons to HTTP statuses.
 """
@@ -9,7 +9,6 @@ import math
 import re
 
 import grpc
-import msgspec
 
 from services.common import errors
 
@@ -50,11 +49,6 @@ class ApiError(Exception):
         self.code = code
         self.param = param
         self.retry_after = retry_after
-
-    def body(self) -> bytes:
-        """The JSON text `{"error": {...}}`."""
-        fields = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
-        return msgspec.json.encode({"error": fields})
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         """Headers that go with the status."""

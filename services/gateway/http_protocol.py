@@ -27,6 +27,7 @@ from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from services.common.request_context import REQUEST_ID_KEY, accept_request_id
+from services.gateway.error_forms import OpenAIErrors
 from services.gateway.errors import ApiError
 
 _REQUEST_ID = REQUEST_ID_KEY.encode()
@@ -273,7 +274,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def _write_refusal(self, error: ApiError) -> None:
         given = dict(self.headers or ()).get(_REQUEST_ID, b"").decode("latin-1")
-        body = error.body()
+        body = OpenAIErrors().body(error)
         headers = [
             *self.server_state.default_headers,
             (b"content-type", b"application/json"),

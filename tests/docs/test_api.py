@@ -15,8 +15,10 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from services.common.tracing import Tracing
+from services.gateway.admission import OPEN_PATHS
 from services.gateway.api.chat import ChatMessage, ChatRequest, ContentPart
 from services.gateway.api.completions import DEFAULT_MAX_TOKENS, CompletionRequest
+from services.gateway.api.openapi import ERRORS, HEADERS, PARAMETERS
 from services.gateway.api.parameters import (
     MAX_CACHE_SALT_BYTES,
     MAX_STOP_CHARACTERS,
@@ -180,6 +182,18 @@ async def test_refusals_have_the_documented_code(body: str, status: int, expecte
         answer = await client.post("/v1/chat/completions", content=body)
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, expected)
     assert expected in {code(row["code"]) for row in table(PAGE, "Errors") if row["status"] == str(status)}
+
+
+def test_the_openapi_document_says_the_same() -> None:
+    """Its paths are the routes, and its fields those of the request types, which other tests hold to this page."""
+    rows = by_code(table(PAGE, "Headers"), "header")
+    of = {name: row["of"] for name, row in rows.items()}
+    assert {name for name in of if "request" in of[name].split(", ")} == set(PARAMETERS)
+    assert {name for name in of if "answer" in of[name]} == set(HEADERS)
+    statuses = {int(row["status"]) for row in table(PAGE, "Errors")}
+    assert statuses - set(ERRORS) == {405, 431}, "outside all routes"
+    assert set(ERRORS) <= statuses
+    assert set(codes(section(PAGE, "API keys").split(" needs a key")[0])[1:]) == OPEN_PATHS
 
 
 async def test_every_answer_has_the_request_id() -> None:

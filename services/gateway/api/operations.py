@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.metadata import version
+from typing import Literal, TypedDict
 
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -13,6 +14,38 @@ from starlette.routing import Route
 from services.gateway.errors import ApiError
 from services.gateway.gateway import Gateway
 from services.gateway.middleware import path_of
+
+
+class Index(TypedDict):
+    """What there is: `METHOD path` of every route."""
+
+    name: Literal["postroad"]
+    paths: list[str]
+
+
+class Health(TypedDict):
+    """The process is alive."""
+
+    status: Literal["ok"]
+
+
+class Ready(TypedDict):
+    """A request would be served now."""
+
+    status: Literal["ready"]
+
+
+class Version(TypedDict):
+    """The version of Postroad."""
+
+    version: str
+
+
+class ReadOut(TypedDict):
+    """What the gateway holds; every figure of `requests` is 0 when it is idle."""
+
+    requests: dict[str, int]
+    counters: dict[str, int]
 
 
 class OperationsEndpoints:
@@ -30,11 +63,13 @@ class OperationsEndpoints:
             for method in sorted(route.methods or ())
             if method != "HEAD"
         ]
-        return _json({"name": "postroad", "paths": paths})
+        index: Index = {"name": "postroad", "paths": paths}
+        return _json(index)
 
     async def health(self, _request: Request) -> Response:
         """200: the process is alive."""
-        return _json({"status": "ok"})
+        health: Health = {"status": "ok"}
+        return _json(health)
 
     async def ready(self, _request: Request) -> Response:
         """200 only when a request would be served now; otherwise ApiError 503 that says what is missing."""
@@ -42,11 +77,13 @@ class OperationsEndpoints:
             raise _not_ready("the gateway is about to stop", "draining")
         if missing := self._gateway.stations.missing:
             raise _not_ready(f"not serving: {', '.join(missing)}", "not_ready")
-        return _json({"status": "ready"})
+        ready: Ready = {"status": "ready"}
+        return _json(ready)
 
     async def version(self, _request: Request) -> Response:
         """The version of Postroad, in vLLM's form."""
-        return _json({"version": version("postroad")})
+        answer: Version = {"version": version("postroad")}
+        return _json(answer)
 
     async def metrics(self, _request: Request) -> Response:
         """Prometheus text."""
@@ -54,7 +91,9 @@ class OperationsEndpoints:
 
     async def read_out(self, _request: Request) -> Response:
         """What the gateway holds, in the form of `postroad.v1.ReadOutResponse`."""
-        return _json(self._gateway.read_out())
+        read_out = self._gateway.read_out()
+        held: ReadOut = {"requests": read_out["requests"], "counters": read_out["counters"]}
+        return _json(held)
 
 
 def _not_ready(message: str, code: str) -> ApiError:

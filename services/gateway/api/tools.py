@@ -11,10 +11,9 @@ from services.gateway.api.tool_use import MAX_TOOLS, Choice, Function, FunctionN
 from services.gateway.errors import invalid, unsupported
 from services.gateway.validation import convert
 
-ToolList = Annotated[
-    list[dict[str, Any]],  # the template reads fields that nobody here knows
-    Meta(max_length=MAX_TOOLS, extra_json_schema={"items": {"$ref": "#/components/schemas/Tool"}}),
-]
+# The template reads fields that nobody here knows.
+AnyTool = Annotated[dict[str, Any], Meta(extra_json_schema={"$ref": "#/components/schemas/Tool"})]
+ToolList = Annotated[list[AnyTool], Meta(max_length=MAX_TOOLS)]
 OnlyFunction = Annotated[str, Meta(extra_json_schema={"enum": ["function"]})]
 
 

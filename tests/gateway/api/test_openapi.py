@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+from jsonschema import Draft202012Validator
+from openapi_spec_validator import validate
+from starlette.routing import Route
+
+from services.gateway.api.descriptions import DESCRIPTIONS
+from services.gateway.api.openapi import document
+from tests.gateway.support.running import RunningGateway, events
+
+ROUTES = [Route(path, lambda _: None, methods=[method]) for method, path in map(str.split, DESCRIPTIONS)]
+WORK = [path for path, methods in document(ROUTES, needs_key=False)["paths"].items() if "post" in methods]
+
+
+def request_schema(spec: dict[str, Any], path: str) -> dict[str, Any]:
+    """The schema of the body, with what it refers to."""
+    content = spec["paths"][path]["post"]["requestBody"]["content"]
+    return {**content["application/json"]["schema"], "components": spec["components"]}
+
+
+def check(spec: dict[str, Any], path: str, response: httpx.Response) -> None:
+    """Status, headers and body are as the document says."""
+    operation = spec["paths"][path][response.request.method.lower()]
+    described = operation["responses"][str(response.status_code)]
+    if "$ref" in described:
+        described = spec["components"]["responses"][described["$ref"].rpartition("/")[2]]
+    assert [name for name in described["headers"] if name not in response.headers] == []
+    media = response.headers["content-type"].split(";")[0]
+    contents = {name.split(";")[0]: content for name, content in described["content"].items()}
+    validator = Draft202012Validator({**contents[media]["schema"], "components": spec["components"]})
+    if media == "text/event-stream":
+        *chunks, done = events(response.text)
+        assert done == "[DONE]"
+        for chunk in chunks:
+            validator.validate(chunk)
+    else:
+        validator.validate(response.json() if media == "application/json" else response.text)
+
+
+async def served(gateway: RunningGateway) -> dict[str, Any]:
+    spec: dict[str, Any] = (await gateway.http.get("/openapi.json")).json()
+    return spec
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_the_document_is_valid_and_has_every_route(shared_gateway: RunningGateway) -> None:
+    spec = await served(shared_gateway)
+    validate(spec)
+    described = {f"{method.upper()} {path}" for path, methods in spec["paths"].items() for method in methods}
+    assert described == set((await shared_gateway.http.get("/")).json()["paths"]) == set(DESCRIPTIONS)
+
+
+def test_a_route_without_a_description_is_a_fault() -> None:
+    with pytest.raises(KeyError, match="GET /new"):
+        document([Route("/new", lambda _: None)], needs_key=False)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "fits"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "unknown": 3}, True),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "temperature": 3}, False),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}]}]}, True),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, False),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "best_of": 1}, True),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "best_of": 2}, False),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "tools": [{"type": "x"}]}, False),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "logit_bias": {"1": 5}}, True),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "logit_bias": {"x": 5}}, False),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "echo": True}, False),
+        ("/v1/chat/completions", {"messages": [{"content": "x"}]}, False),
+        ("/v1/chat/completions", {"messages": []}, False),
+        ("/v1/chat/completions", {}, False),
+        ("/v1/completions", {"prompt": [[1, 2], [3]], "n": 2}, True),
+        ("/v1/completions", {"prompt": [-1]}, False),
+        ("/v1/completions", {"prompt": "x", "tools": [{}]}, False),
+        ("/v1/completions", {"prompt": "x", "guided_json": 3}, False),
+        ("/v1/completions", {}, False),
+        ("/tokenize", {"prompt": "x"}, True),
+        ("/tokenize", {"messages": [{"content": "x"}]}, False),
+        ("/detokenize", {"tokens": [120]}, True),
+        ("/detokenize", {"tokens": ["x"]}, False),
+    ],
+)
+@pytest.mark.asyncio(loop_scope="module")
+async def test_bodies_fit_as_the_gateway_takes_them(
+    shared_gateway: RunningGateway, path: str, body: dict[str, Any], fits: bool
+) -> None:
+    spec = await served(shared_gateway)
+    assert Draft202012Validator(request_schema(spec, path)).is_valid(body) == fits
+    response = await shared_gateway.http.post(path, json=body)
+    assert (response.status_code == 200) == fits
+    check(spec, path, response)
+
+
+@pytest.mark.parametrize("path", DESCRIPTIONS)
+@pytest.mark.asyncio(loop_scope="module")
+async def test_answers_are_as_described(shared_gateway: RunningGateway, path: str) -> None:
+    method, path = path.split()
+    spec = await served(shared_gateway)
+    if method == "GET":
+        check(spec, path, await shared_gateway.http.get(path.replace("{model}", "smol")))
+    if "{model}" in path:
+        check(spec, path, await shared_gateway.http.get(path.replace("{model}", "another")))
+
+
+ASKED: list[dict[str, Any]] = [
+    {},
+    {"stream": True},
+    {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}, "timings": True},
+    {"n": 2, "timings": True},
+    {"model": "another"},
+    {"n": 0},
+]
+
+
+@pytest.mark.parametrize("fields", ASKED, ids=str)
+@pytest.mark.asyncio(loop_scope="module")
+async def test_generation_answers_as_described(shared_gateway: RunningGateway, fields: dict[str, Any]) -> None:
+    spec = await served(shared_gateway)
+    check(spec, "/v1/chat/completions", await shared_gateway.chat(**fields))
+    check(spec, "/v1/completions", await shared_gateway.complete(**fields))
+
+
+def test_whoever_sets_keys_is_told_where_they_are_needed() -> None:
+    without, with_keys = (document(ROUTES, needs_key=needed) for needed in (False, True))
+    assert without["security"] == [{}, *with_keys["security"]]
+    assert set(with_keys["components"]["securitySchemes"]) == {"bearer", "x-api-key"}
+    for path, methods in with_keys["paths"].items():
+        for operation in methods.values():
+            is_open = operation.get("security") == []
+            assert is_open == (path not in WORK and not path.startswith("/v1/"))
+            assert is_open == ("401" not in operation["responses"])
