@@ -38,7 +38,7 @@ class UsageFields(TypedDict):
 class PromptToken(TypedDict):
     """A token that might stand at a place of the prompt. `rank` 1 is the most probable one."""
 
-    logprob: float | None
+    logprob: float
     rank: int
     decoded_token: str
 
@@ -50,7 +50,7 @@ class AlternativeToken(TypedDict):
     """One of the most probable tokens at a place."""
 
     token: str
-    logprob: float | None
+    logprob: float
     bytes: list[int]
 
 
@@ -166,7 +166,7 @@ class CompletionLogprobs(TypedDict):
     text_offset: list[int]
     token_logprobs: list[float | None]
     tokens: list[str]
-    top_logprobs: list[dict[str, float | None] | None]
+    top_logprobs: list[dict[str, float] | None]
 
 
 class CompletionChoice(TypedDict):

@@ -46,6 +46,9 @@ class UnsupportedFields(msgspec.Struct, kw_only=True):
     modalities: Any = None
     prediction: Any = None
     web_search_options: Any = None
+    reasoning_effort: Any = None
+    verbosity: Any = None
+    store: Any = None
     use_beam_search: Any = None
     length_penalty: Any = None
     allowed_token_ids: Any = None
@@ -69,6 +72,9 @@ OFF_VALUES: OffValues = {
     "modalities": (["text"], []),
     "prediction": (),
     "web_search_options": (),
+    "reasoning_effort": (),
+    "verbosity": ("medium",),
+    "store": (False,),
     "use_beam_search": (False,),
     "length_penalty": (1, 1.0),
     "allowed_token_ids": (),
