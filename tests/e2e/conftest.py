@@ -10,6 +10,8 @@ import pytest
 
 from services.engine.loading.files import read_model_files
 from services.engine.loading.source import resolve
+from tests.e2e.sixty_answers import Answered, answers
+from tests.e2e.sixty_requests import REAL, SCRIPTED
 from tests.e2e.tool_texts import SCRIPT
 from tests.support.stack import Stack
 
@@ -36,6 +38,18 @@ def tool_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     flags = f"--executor scripted --step-ms 1 --script {script}"
     with Stack(engine_flags=flags, gateway_flags="--reasoning-format think") as stack:
         yield stack
+
+
+@pytest.fixture(scope="session")
+def real_answers(real_stack: Stack) -> dict[str, Answered]:
+    """What the real model answers to the sixty requests that are for it."""
+    return answers(real_stack, REAL)
+
+
+@pytest.fixture(scope="session")
+def scripted_answers(tool_stack: Stack) -> dict[str, Answered]:
+    """What the script answers to those that are for it."""
+    return answers(tool_stack, SCRIPTED)
 
 
 @pytest.fixture(scope="session")
