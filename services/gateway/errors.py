@@ -93,12 +93,12 @@ def _client_param(param: str | None, prompt_field: str | None) -> str | None:
         return None
     name = re.split(r"[.\[]", param, maxsplit=1)[0]
     if name in ("prompt_ids", "texts"):
-        return prompt_field if prompt_field == "messages" else param.replace(name, "prompt", 1)
+        return param.replace(name, "prompt", 1) if prompt_field in (None, "prompt") else prompt_field
     return param.replace(name, _CLIENT_NAMES.get(name, name), 1)
 
 
 def from_station(error: errors.PostroadError, prompt_field: str | None = None) -> ApiError:
-    """A station's error in HTTP form. `prompt_field` is what this endpoint calls its prompt: messages or prompt."""
+    """A station's error in HTTP form. `prompt_field` is what this endpoint calls its prompt."""
     param, code = _client_param(error.param, prompt_field), error.reason.lower()
     match error:
         case errors.ContextLengthExceeded():

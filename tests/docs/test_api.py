@@ -25,6 +25,7 @@ from services.gateway.api.parameters import (
     MAX_STOPS,
     OFF_VALUES,
     UINT32_MAX,
+    CompletionParameters,
     GenerationParameters,
     StreamOptions,
     UnsupportedFields,
@@ -79,12 +80,13 @@ async def test_routes() -> None:
 
 
 def test_every_parameter() -> None:
-    assert documented("Generation parameters") == fields(GenerationParameters, UnsupportedFields)
+    assert documented("Generation parameters") == fields(GenerationParameters)
+    assert documented("Both kinds of completion") == fields(CompletionParameters, UnsupportedFields)
     assert documented("stream_options") == fields(StreamOptions)
-    assert sorted(documented("Chat completions")) == sorted(fields(ChatRequest, GenerationParameters))
+    assert sorted(documented("Chat completions")) == sorted(fields(ChatRequest, CompletionParameters))
     assert documented("Chat completions", 1) == fields(ChatMessage)
     assert documented("Chat completions", 2) == fields(ContentPart)
-    assert documented("Text completions") == fields(CompletionRequest, GenerationParameters)
+    assert documented("Text completions") == fields(CompletionRequest, CompletionParameters)
     assert sorted(documented("POST /tokenize")) == sorted(fields(TokenizeRequest))
     assert documented("API keys") == fields(KeyEntry)
     assert sorted(documented("POST /detokenize")) == sorted(fields(DetokenizeRequest))
@@ -116,8 +118,9 @@ def bounds(info: Any) -> Iterator[str]:
 
 
 def test_ranges() -> None:
-    rows = by_code(table(PAGE, "Generation parameters"), "field")
-    info = msgspec.inspect.type_info(GenerationParameters)
+    both = [*table(PAGE, "Generation parameters"), *table(PAGE, "Both kinds of completion")]
+    rows = by_code(both, "field")
+    info = msgspec.inspect.type_info(CompletionParameters)
     assert isinstance(info, msgspec.inspect.StructType)
     checked_elsewhere = {
         "stop": f"a string or up to {MAX_STOPS}, none empty, {MAX_STOP_CHARACTERS} characters each",

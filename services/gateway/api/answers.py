@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import msgspec
@@ -181,16 +181,17 @@ class Reading:
 @dataclass(frozen=True, slots=True)
 class Parsed:
     """A request's body, checked. `form`: that its output must have; `reading`: how to read it, given what the prompt's
-    template says of the model's formats."""
+    template says of the model's formats. `renamed`: fields in the stations' errors that have another name here."""
 
     body: GenerationParameters
     prompts: Prompts
     form: OutputForm | None
     reading: Callable[[ChatFormats], Reading]
+    renamed: Mapping[str, str] = field(default_factory=dict)
 
 
 class Dialect(Protocol):
-    """What the two generation endpoints differ in."""
+    """What the generation endpoints differ in."""
 
     path: str
     id_prefix: str

@@ -21,18 +21,17 @@ from services.gateway.api.answers import Answer, AnswerHead, ChoicesAnswer, Pars
 from services.gateway.api.choices import WholeChoice
 from services.gateway.api.logprobs import chat_logprobs, prompt_logprobs
 from services.gateway.api.parameters import (
+    CompletionParameters,
     GenerationParameters,
     LogprobCount,
     OffValues,
     TokenCount,
-    check_parameters,
+    check_completion_parameters,
 )
 from services.gateway.api.reading import FormatSettings
-from services.gateway.api.structured_output import output_form
-from services.gateway.api.tool_use import ToolUse
+from services.gateway.api.structured_output import extension_forms, output_form, response_forms
 from services.gateway.api.tools import ToolChoice, ToolList, tool_use
 from services.gateway.errors import invalid, unsupported
-from services.gateway.forms import OutputForm
 from services.gateway.parts import (
     Content,
     Part,
@@ -68,10 +67,10 @@ Messages = Annotated[
 ]
 
 
-class ChatRequest(GenerationParameters, kw_only=True):
+class ChatRequest(CompletionParameters, kw_only=True):
     """The body of a chat completion."""
 
-    off_values: ClassVar[OffValues] = {**GenerationParameters.off_values, "echo": (False,)}
+    off_values: ClassVar[OffValues] = {**CompletionParameters.off_values, "echo": (False,)}
 
     messages: Messages
     add_generation_prompt: bool | None = None
@@ -138,7 +137,7 @@ class ChatForm:
     chunk_kind = "chat.completion.chunk"
     whole_kind = "chat.completion"
 
-    def __init__(self, body: GenerationParameters) -> None:
+    def __init__(self, body: ChatRequest) -> None:
         self._has_logprobs = body.num_logprobs is not None
         self._num_prompt_logprobs = body.prompt_logprobs
 
@@ -221,23 +220,17 @@ class ChatDialect:
         """The checked body. Raises ApiError 400."""
         body = decode(_BODY, data)
         refuse_later_features(body, body.off_values)
-        check_parameters(body)
+        check_completion_parameters(body)
         if body.max_tokens == 0:
             raise invalid("max_tokens must be at least 1", "max_tokens")
         if body.top_logprobs and not body.logprobs:
             raise invalid("top_logprobs is only allowed when logprobs is true", "top_logprobs")
         tools = tool_use(body)
         prompt = chat_prompt(body.messages, body.add_generation_prompt, body.chat_template_kwargs, tools.json)
-        return Parsed(body, prompt, _form(body, tools), partial(self._formats.reading, tools))
+        form = tools.form_beside(output_form(response_forms(body.response_format), extension_forms(body)))
+        return Parsed(body, prompt, form, partial(self._formats.reading, tools))
 
     def answer(self, head: AnswerHead, body: GenerationParameters) -> Answer:
         """What builds the answer."""
+        assert isinstance(body, ChatRequest)
         return ChoicesAnswer(head, body.include_usage, ChatForm(body))
-
-
-def _form(body: ChatRequest, tools: ToolUse) -> OutputForm | None:
-    """What response_format and the like ask for, or a choice of tool."""
-    wanted = output_form(body)
-    if wanted is not None and tools.form is not None:
-        raise invalid(f"{wanted.param} cannot be used together with this tool_choice", wanted.param)
-    return wanted or tools.form

@@ -11,8 +11,15 @@ from services.gateway.api.answer_types import CompletionChoice, CompletionChunkC
 from services.gateway.api.answers import Answer, AnswerHead, ChoicesAnswer, Parsed, Reading
 from services.gateway.api.choices import WholeChoice
 from services.gateway.api.logprobs import completion_logprobs, prompt_logprobs
-from services.gateway.api.parameters import GenerationParameters, LogprobCount, OffValues, TokenId, check_parameters
-from services.gateway.api.structured_output import output_form
+from services.gateway.api.parameters import (
+    CompletionParameters,
+    GenerationParameters,
+    LogprobCount,
+    OffValues,
+    TokenId,
+    check_completion_parameters,
+)
+from services.gateway.api.structured_output import extension_forms, output_form, response_forms
 from services.gateway.errors import invalid
 from services.gateway.parts import Content, Part, TextReader
 from services.gateway.prompts import IdsPrompts, TextPrompts
@@ -27,11 +34,11 @@ T = TypeVar("T")
 PromptField = str | list[str | TokenId | list[TokenId]]
 
 
-class CompletionRequest(GenerationParameters, kw_only=True):
+class CompletionRequest(CompletionParameters, kw_only=True):
     """The body of a text completion."""
 
     off_values: ClassVar[OffValues] = {
-        **GenerationParameters.off_values,
+        **CompletionParameters.off_values,
         "top_logprobs": (0,),  # fields of chats
         "tools": ([],),
         "tool_choice": ("none",),
@@ -100,7 +107,7 @@ class CompletionForm:
     chunk_kind = "text_completion"
     whole_kind = "text_completion"
 
-    def __init__(self, body: GenerationParameters) -> None:
+    def __init__(self, body: CompletionRequest) -> None:
         self._num_logprobs = body.num_logprobs
         self._num_prompt_logprobs = body.prompt_logprobs
         self._echoes = body.echoes_prompt
@@ -156,10 +163,12 @@ class CompletionDialect:
         """The checked body; all of its text is content. Raises ApiError 400."""
         body = decode(_BODY, data)
         refuse_later_features(body, body.off_values)
-        check_parameters(body)
+        check_completion_parameters(body)
         prompts = completion_prompts(body.prompt, body.add_special_tokens)
-        return Parsed(body, prompts, output_form(body), lambda _formats: Reading(TextReader))
+        form = output_form(response_forms(body.response_format), extension_forms(body))
+        return Parsed(body, prompts, form, lambda _formats: Reading(TextReader))
 
     def answer(self, head: AnswerHead, body: GenerationParameters) -> Answer:
         """What builds the answer."""
+        assert isinstance(body, CompletionRequest)
         return ChoicesAnswer(head, body.include_usage, CompletionForm(body))

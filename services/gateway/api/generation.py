@@ -1,4 +1,4 @@
-"""The endpoint of chat and text completions: one request's way from its body to its last byte."""
+"""The endpoints that generate: one request's way from its body to its last byte."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from functools import partial
 
 from services.common.errors import PostroadError
 from services.gateway import wire
-from services.gateway.api.answers import Answer, AnswerHead, Dialect, Reading, Summary
+from services.gateway.api.answers import Answer, AnswerHead, Dialect, Parsed, Reading, Summary
 from services.gateway.api.choices import Choices, WholeChoice
 from services.gateway.api.endpoint import Endpoint, Exchange
 from services.gateway.api.parameters import MAX_CHOICES, GenerationParameters
 from services.gateway.deltas import Delta
-from services.gateway.errors import invalid
+from services.gateway.errors import invalid, rename_field
 from services.gateway.forms import OutputForm
 from services.gateway.gateway import Gateway
 from services.gateway.runs import Run
@@ -38,22 +38,21 @@ class GenerationEndpoint(Endpoint):
         if prompts.count * body.choices_per_prompt > MAX_CHOICES:
             raise invalid(f"n must be at most {MAX_CHOICES // prompts.count} with {prompts.count} prompts", "n")
         model = await self._gateway.model(body.model, road.patience(context))
-        with closing(road.call_ahead(context)) as ahead:
-            encoded = await road.encode(prompts, context, record.times, ahead.open)
-            record.prompt_tokens = sum(map(len, encoded.ids))
-            reading = parsed.reading(encoded.formats)
-            runs = self._runs(body, encoded.ids, form, reading)
-            record.times.runs = [run.times for run in runs]
-            head = AnswerHead(f"{self._dialect.id_prefix}{record.request_id}", int(time.time()), model.name)
-            answer = self._dialect.answer(head, body)
-            choices = Choices(runs, reading.make_reader)
-            try:
+        head = AnswerHead(f"{self._dialect.id_prefix}{record.request_id}", int(time.time()), model.name)
+        try:
+            with closing(road.call_ahead(context)) as ahead:
+                encoded = await road.encode(prompts, context, record.times, ahead.open)
+                record.prompt_tokens = sum(map(len, encoded.ids))
+                reading = parsed.reading(encoded.formats)
+                runs = self._runs(body, encoded.ids, form, reading)
+                record.times.runs = [run.times for run in runs]
+                choices = Choices(runs, reading.make_reader)
                 async with aclosing(road.generate_all(runs, context, ahead)) as deltas:
                     send = self._send_stream if body.stream else self._send_whole
-                    await send(exchange, body, answer, choices, deltas)
-            except PostroadError as error:
-                _name_client_fields(error, body, form)
-                raise
+                    await send(exchange, body, self._dialect.answer(head, body), choices, deltas)
+        except PostroadError as error:
+            _name_client_fields(error, parsed)
+            raise
 
     def _runs(
         self, body: GenerationParameters, prompt_ids: list[list[int]], form: OutputForm | None, reading: Reading
@@ -120,9 +119,12 @@ class GenerationEndpoint(Endpoint):
         return Summary(record.usage, record.times.as_json() if body.timings else None)
 
 
-def _name_client_fields(error: PostroadError, body: GenerationParameters, form: OutputForm | None) -> None:
-    """Where a station's error is about a field that clients have under several names, takes the one that was used."""
+def _name_client_fields(error: PostroadError, parsed: Parsed) -> None:
+    """Where a station's error is about a field that clients know by another name, takes that one."""
     if error.param == "max_tokens":
-        error.param = body.token_limit_field
-    elif form is not None and (error.param or "").startswith("structured_output"):
-        error.param, error.message = form.param, f"{form.param}: {error.message}"
+        error.param = parsed.body.token_limit_field
+    elif parsed.form is not None and (error.param or "").startswith("structured_output"):
+        error.param, error.message = parsed.form.param, f"{parsed.form.param}: {error.message}"
+    else:
+        for old, new in parsed.renamed.items():
+            rename_field(error, old, new)

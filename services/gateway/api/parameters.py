@@ -1,4 +1,4 @@
-"""The fields that chat and text completions share, after OpenAI's API and the extensions that vLLM made common."""
+"""The fields that generation endpoints share, after OpenAI's API and the extensions that vLLM made common."""
 
 from __future__ import annotations
 
@@ -26,6 +26,81 @@ LogitBias = Annotated[
     dict[TokenId, Annotated[float, Meta(ge=-100, le=100)]],
     Meta(max_length=1024, extra_json_schema={"propertyNames": {"pattern": "^(0|[1-9][0-9]{0,9})$"}}),
 ]
+# Values that leave a feature off, by field; null always does.
+OffValues = dict[str, tuple[Any, ...]]
+
+
+class GenerationParameters(msgspec.Struct, kw_only=True):
+    """What any generation request may say beside its prompt. null means the same as leaving a field out."""
+
+    off_values: ClassVar[OffValues] = {}
+
+    model: str | None = None
+    stream: bool | None = None
+    min_tokens: Annotated[int, Meta(ge=0, le=UINT32_MAX)] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=UINT32_MAX)] | None = None  # -1 and 0: no limit
+    min_p: Probability | None = None
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: Annotated[float, Meta(ge=0.01, le=10)] | None = None
+    logit_bias: LogitBias | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: Annotated[list[TokenId], Meta(max_length=64)] | None = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    priority: Annotated[int, Meta(ge=-100, le=100)] | None = None
+    cache_salt: str | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: Schema = msgspec.UNSET
+    guided_regex: str | None = None
+    guided_choice: Choice | None = None
+    guided_grammar: str | None = None
+    num_speculative_tokens: Annotated[int, Meta(ge=0, le=16)] | None = None
+    timings: bool | None = None  # our extension: the times of the request beside its usage
+
+    @property
+    def stops(self) -> list[str]:
+        """`stop` as a list."""
+        return [self.stop] if isinstance(self.stop, str) else self.stop or []
+
+    @property
+    def choices_per_prompt(self) -> int:
+        """How many answers each prompt gets."""
+        return 1
+
+    @property
+    def continuous_usage(self) -> bool:
+        """Whether each chunk of a stream has the usage so far."""
+        return False
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """Alternatives with the log-probability of each output token; None: no log-probabilities."""
+        return None
+
+    @property
+    def num_prompt_logprobs(self) -> int | None:
+        """Likewise for the prompt's tokens."""
+        return None
+
+    @property
+    def echoes_prompt(self) -> bool:
+        """Whether the text begins with the prompt's."""
+        return False
+
+    @property
+    def token_limit(self) -> int | None:
+        """Most tokens to generate; None for as many as fit."""
+        return None
+
+    @property
+    def token_limit_field(self) -> str:
+        """The field that `token_limit` is from."""
+        return "max_tokens"
 
 
 class StreamOptions(msgspec.Struct):
@@ -35,8 +110,8 @@ class StreamOptions(msgspec.Struct):
     continuous_usage_stats: bool | None = None
 
 
-class UnsupportedFields(msgspec.Struct, kw_only=True):
-    """Fields of known meaning that this server does not have: refused by name rather than ignored in silence."""
+class UnsupportedFields(GenerationParameters, kw_only=True):
+    """Fields of completions that this server does not have: refused by name rather than ignored in silence."""
 
     best_of: Any = None
     suffix: Any = None
@@ -61,8 +136,6 @@ class UnsupportedFields(msgspec.Struct, kw_only=True):
     return_token_ids: Any = None
 
 
-# Values that leave each feature off; null always does.
-OffValues = dict[str, tuple[Any, ...]]
 OFF_VALUES: OffValues = {
     "best_of": (1,),
     "suffix": ("",),
@@ -88,51 +161,19 @@ OFF_VALUES: OffValues = {
 }
 
 
-class GenerationParameters(UnsupportedFields, kw_only=True):
-    """What a generation request says beside its prompt. null means the same as leaving a field out."""
+class CompletionParameters(UnsupportedFields, kw_only=True):
+    """What chat and text completions have in common."""
 
     off_values: ClassVar[OffValues] = OFF_VALUES
 
-    model: str | None = None
-    stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: Annotated[int, Meta(ge=1, le=MAX_N)] | None = None
     max_tokens: Annotated[int, Meta(ge=0, le=UINT32_MAX)] | None = None
-    min_tokens: Annotated[int, Meta(ge=0, le=UINT32_MAX)] | None = None
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=-1, le=UINT32_MAX)] | None = None  # -1 and 0: no limit
-    min_p: Probability | None = None
-    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
-    repetition_penalty: Annotated[float, Meta(ge=0.01, le=10)] | None = None
-    logit_bias: LogitBias | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: Annotated[list[TokenId], Meta(max_length=64)] | None = None
-    ignore_eos: bool | None = None
-    skip_special_tokens: bool | None = None
-    include_stop_str_in_output: bool | None = None
-    priority: Annotated[int, Meta(ge=-100, le=100)] | None = None
-    cache_salt: str | None = None
     response_format: ResponseFormat | None = None
-    structured_outputs: StructuredOutputs | None = None
-    guided_json: Schema = msgspec.UNSET
-    guided_regex: str | None = None
-    guided_choice: Choice | None = None
-    guided_grammar: str | None = None
-    num_speculative_tokens: Annotated[int, Meta(ge=0, le=16)] | None = None
     prompt_logprobs: LogprobCount | None = None
-    timings: bool | None = None  # our extension: the times of the request beside its usage
-
-    @property
-    def stops(self) -> list[str]:
-        """`stop` as a list."""
-        return [self.stop] if isinstance(self.stop, str) else self.stop or []
 
     @property
     def choices_per_prompt(self) -> int:
-        """How many answers each prompt gets."""
         return 1 if self.n is None else self.n
 
     @property
@@ -142,33 +183,15 @@ class GenerationParameters(UnsupportedFields, kw_only=True):
 
     @property
     def continuous_usage(self) -> bool:
-        """Whether each chunk of a stream has the usage so far."""
         return bool(self.stream_options and self.stream_options.continuous_usage_stats)
 
     @property
-    def num_logprobs(self) -> int | None:
-        """Alternatives with the log-probability of each output token; None: no log-probabilities."""
-        return None
-
-    @property
     def num_prompt_logprobs(self) -> int | None:
-        """Likewise for the prompt's tokens."""
         return self.prompt_logprobs
 
     @property
-    def echoes_prompt(self) -> bool:
-        """Whether the text begins with the prompt's."""
-        return False
-
-    @property
     def token_limit(self) -> int | None:
-        """Most tokens to generate; None for as many as fit."""
         return self.max_tokens
-
-    @property
-    def token_limit_field(self) -> str:
-        """The field that `token_limit` is from."""
-        return "max_tokens"
 
 
 def check_parameters(body: GenerationParameters) -> None:
@@ -184,6 +207,11 @@ def check_parameters(body: GenerationParameters) -> None:
         raise invalid(f"cache_salt must have at most {MAX_CACHE_SALT_BYTES} bytes", "cache_salt")
     if body.token_limit is not None and (body.min_tokens or 0) > body.token_limit:
         raise invalid(f"min_tokens must be at most {body.token_limit_field}, {body.token_limit}", "min_tokens")
+
+
+def check_completion_parameters(body: CompletionParameters) -> None:
+    """As `check_parameters`, and the fields that only completions have."""
+    check_parameters(body)
     if body.stream_options is not None and not body.stream:
         raise invalid("stream_options is only allowed when stream is true", "stream_options")
     if body.prompt_logprobs is not None and body.stream:

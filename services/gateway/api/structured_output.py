@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Annotated, Any, Protocol
 
 import msgspec
@@ -50,10 +51,9 @@ class StructuredOutputs(msgspec.Struct):
     whitespace_pattern: Any = None
 
 
-class FormFields(Protocol):
-    """A body with the fields for a form. A request has at most one, in whichever field."""
+class ExtensionFields(Protocol):
+    """A body with vLLM's fields for a form."""
 
-    response_format: ResponseFormat | None
     structured_outputs: StructuredOutputs | None
     guided_json: Schema
     guided_regex: str | None
@@ -61,9 +61,12 @@ class FormFields(Protocol):
     guided_grammar: str | None
 
 
-def output_form(body: FormFields) -> OutputForm | None:
-    """The form that the output must have; None where it is free. Raises ApiError 400."""
-    forms = list(_forms(body))
+def output_form(*asked_for: Iterator[OutputForm]) -> OutputForm | None:
+    """The form that the output must have; None where it is free. Raises ApiError 400.
+
+    A request has at most one, in whichever field.
+    """
+    forms = list(chain.from_iterable(asked_for))
     if not forms:
         return None
     form, *others = forms
@@ -75,9 +78,8 @@ def output_form(body: FormFields) -> OutputForm | None:
     return form
 
 
-def _forms(body: FormFields) -> Iterator[OutputForm]:
-    if body.response_format is not None:
-        yield from _of_response_format(body.response_format)
+def extension_forms(body: ExtensionFields) -> Iterator[OutputForm]:
+    """What the extensions ask for. Raises ApiError 400."""
     if (given := body.structured_outputs) is not None:
         yield from _of_extensions("structured_outputs.", given.json, given.regex, given.choice, given.grammar)
         if given.json_object:
@@ -88,23 +90,31 @@ def _forms(body: FormFields) -> Iterator[OutputForm]:
     yield from _of_extensions("guided_", body.guided_json, body.guided_regex, body.guided_choice, body.guided_grammar)
 
 
-def _of_response_format(given: ResponseFormat) -> Iterator[OutputForm]:
-    match given.type:
+def response_forms(given: ResponseFormat | None) -> Iterator[OutputForm]:
+    """What `response_format` asks for. Raises ApiError 400."""
+    if given is None:
+        return
+    if given.type == "json_schema" and given.json_schema is None:
+        raise invalid("response_format.json_schema is required with this type", "response_format.json_schema")
+    schema = msgspec.UNSET if given.json_schema is None else given.json_schema.schema
+    yield from typed_forms(given.type, schema, "response_format", "response_format.json_schema.schema")
+
+
+def typed_forms(kind: str, schema: Schema, param: str, schema_param: str) -> Iterator[OutputForm]:
+    """What OpenAI's three types of a format ask for. Raises ApiError 400."""
+    match kind:
         case "text":
             pass
         case "json_object":
-            yield OutputForm("json_object", "response_format.type")
+            yield OutputForm("json_object", f"{param}.type")
         case "json_schema":
-            if given.json_schema is None:
-                raise invalid("response_format.json_schema is required with this type", "response_format.json_schema")
-            param = "response_format.json_schema.schema"
-            forms = list(_schema_forms(given.json_schema.schema, param))
+            forms = list(_schema_forms(schema, schema_param))
             if not forms:
-                raise invalid(f"{param} is required: a JSON Schema", param)
+                raise invalid(f"{schema_param} is required: a JSON Schema", schema_param)
             yield from forms
         case other:
             reason = f"{other!r} is not supported, only 'text', 'json_object' and 'json_schema' are"
-            raise unsupported("response_format.type", reason)
+            raise unsupported(f"{param}.type", reason)
 
 
 def _of_extensions(

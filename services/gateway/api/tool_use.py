@@ -98,6 +98,12 @@ class ToolUse:
                 return _schema_form(array if self._parallel else {**array, "maxItems": 1}, "tools")
         return None
 
+    def form_beside(self, wanted: OutputForm | None) -> OutputForm | None:
+        """The form that other fields want, or that the choice needs; ApiError 400 for both."""
+        if wanted is not None and self.form is not None:
+            raise invalid(f"{wanted.param} cannot be used together with this tool_choice", wanted.param)
+        return wanted or self.form
+
     def reader(self, format_name: str) -> Reading:
         """What finds the calls in the text. `format_name`: the model's format; empty for none."""
         match self._choice.mode:
