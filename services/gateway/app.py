@@ -17,6 +17,7 @@ from services.gateway.admission import Admission
 from services.gateway.api.chat import ChatDialect
 from services.gateway.api.completions import CompletionDialect
 from services.gateway.api.generation import GenerationEndpoint
+from services.gateway.api.messages.endpoints import CountTokensEndpoint, MessagesDialect
 from services.gateway.api.models import ModelsEndpoints
 from services.gateway.api.openapi import OpenApiEndpoint
 from services.gateway.api.operations import OperationsEndpoints
@@ -30,13 +31,15 @@ from services.gateway.middleware import RequestEdge, error_form_of
 def make_app(gateway: Gateway) -> Starlette:
     """The ASGI application of one gateway."""
     settings = gateway.settings
-    chat = ChatDialect(FormatSettings(settings.tool_call_format, settings.reasoning_format))
+    formats = FormatSettings(settings.tool_call_format, settings.reasoning_format)
     models, operations = ModelsEndpoints(gateway), OperationsEndpoints(gateway)
     openapi = OpenApiEndpoint(needs_key=gateway.api_keys is not None)
     routes = [
         Route("/", operations.index),
-        Route("/v1/chat/completions", GenerationEndpoint(gateway, chat), methods=["POST"]),
+        Route("/v1/chat/completions", GenerationEndpoint(gateway, ChatDialect(formats)), methods=["POST"]),
         Route("/v1/completions", GenerationEndpoint(gateway, CompletionDialect()), methods=["POST"]),
+        Route("/v1/messages", GenerationEndpoint(gateway, MessagesDialect(formats)), methods=["POST"]),
+        Route("/v1/messages/count_tokens", CountTokensEndpoint(gateway), methods=["POST"]),
         Route("/tokenize", TokenizeEndpoint(gateway), methods=["POST"]),
         Route("/detokenize", DetokenizeEndpoint(gateway), methods=["POST"]),
         Route("/v1/models", models.list),

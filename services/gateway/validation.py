@@ -17,6 +17,7 @@ _HALF_AT_THE_END = re.compile(rb'\\u[dD][89abAB][0-9a-fA-F]{2}[^\\]{0,5}"[^"\\]*
 # msgspec ends its messages with the place, for instance "… - at `$.stop[0]`" or "… - at `key` in `$.logit_bias`".
 _PLACE = re.compile(r" - at (?:`key` in )?`\$\.?([^`]*)`$")
 
+_UNKNOWN_KIND = "Invalid value "  # in the field that tells the types of a union apart
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
 
 _JSON_TYPES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}
@@ -56,10 +57,12 @@ def _not_json(text: str, data: bytes) -> str:
 def _wrong_field(text: str, field: str) -> ApiError:
     place = _PLACE.search(text)
     param = field if place is None else _joined(field, place[1].removesuffix("[...]"))
-    if missing := _MISSING.match(text):
+    said = text if place is None else text[: place.start()]
+    if missing := _MISSING.match(said):
         param = _joined(param, missing[1])
         return invalid(f"{param} is required", param)
-    said = text if place is None else text[: place.start()]
+    if said.startswith(_UNKNOWN_KIND):
+        return unsupported(param, f"{said.removeprefix(_UNKNOWN_KIND)} is not supported")
     return invalid(f"{param or 'the request body'}: {_json_words(said)}", param or None)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, get_args
 
 import httpx
 import msgspec
@@ -18,6 +18,16 @@ from services.common.tracing import Tracing
 from services.gateway.admission import OPEN_PATHS
 from services.gateway.api.chat import ChatMessage, ChatRequest, ContentPart
 from services.gateway.api.completions import DEFAULT_MAX_TOKENS, CompletionRequest
+from services.gateway.api.messages.answer_types import StopReason
+from services.gateway.api.messages.blocks import Block, MessageTurn
+from services.gateway.api.messages.request import (
+    MessagesRequest,
+    OutputConfig,
+    PromptFields,
+    Thinking,
+)
+from services.gateway.api.messages.request import UnsupportedFields as UnsupportedInMessages
+from services.gateway.api.messages.tools import ToolChoice, ToolDefinition
 from services.gateway.api.openapi import ERRORS, HEADERS, PARAMETERS
 from services.gateway.api.parameters import (
     MAX_CACHE_SALT_BYTES,
@@ -31,8 +41,10 @@ from services.gateway.api.parameters import (
     UnsupportedFields,
 )
 from services.gateway.api.tokenize import DetokenizeRequest, TokenizeRequest
+from services.gateway.api.tool_use import MAX_TOOLS
 from services.gateway.api_keys import KeyEntry
 from services.gateway.app import make_app
+from services.gateway.error_forms import ANTHROPIC_TYPES
 from services.gateway.errors import ApiError, from_station, invalid
 from services.gateway.gateway import Gateway
 from services.gateway.settings import GatewaySettings
@@ -129,6 +141,52 @@ def test_ranges() -> None:
     ranges = {field.name: ", ".join(bounds(field.type)) for field in info.fields} | checked_elsewhere
     assert {name: row["range"] for name, row in rows.items()} == {name: ranges[name] for name in rows}
     assert rows["max_tokens"]["default"].endswith(f"text: {DEFAULT_MAX_TOKENS}")
+
+
+def test_every_parameter_of_a_message() -> None:
+    rows = by_code(table(PAGE, "Anthropic's messages"), "field")
+    assert sorted(rows) == sorted(fields(MessagesRequest, UnsupportedInMessages))
+    sentence = section(PAGE, "Anthropic's messages").split("count_tokens` takes")[1].split("answers")[0]
+    assert sorted(codes(sentence)) == sorted(fields(PromptFields, UnsupportedInMessages))
+    info = msgspec.inspect.type_info(MessagesRequest)
+    assert isinstance(info, msgspec.inspect.StructType)
+    for field in info.fields:
+        if field.name in ("max_tokens", "temperature", "top_p", "top_k", "seed", "priority"):
+            assert rows[field.name]["range"] == ", ".join(bounds(field.type)), field.name
+    assert rows["tools"]["range"] == f"at most {MAX_TOOLS}"
+    assert rows["stop_sequences"]["range"] == f"up to {MAX_STOPS}, none empty, {MAX_STOP_CHARACTERS} characters each"
+
+
+def tagged(kinds: Any) -> dict[str, list[str]]:
+    """The fields of each type of a union, by the tag of the type."""
+    return {str(kind.__struct_config__.tag): fields(kind) for kind in get_args(kinds)}
+
+
+def test_the_parts_of_a_message() -> None:
+    assert documented("Messages") == fields(MessageTurn)
+    blocks = by_code(tables(section(PAGE, "Messages"))[1], "type")
+    assert {kind: codes(row["fields"]) for kind, row in blocks.items()} == tagged(Block)
+    assert documented("Tools and thinking") == fields(ToolDefinition)
+    thinking = by_code(tables(section(PAGE, "Tools and thinking"))[1], "type")
+    assert {kind: codes(row["fields"]) for kind, row in thinking.items()} == tagged(Thinking)
+    output = tables(section(PAGE, "Tools and thinking"))[2]
+    assert [code(row["field of `output_config`"]) for row in output] == fields(OutputConfig)
+    said = codes(section(PAGE, "Tools and thinking").split("`tool_choice` is")[1].split("`thinking` is")[0])
+    assert {name for kind in tagged(ToolChoice).items() for name in (kind[0], *kind[1])} <= set(said)
+    reasons = by_code(table(PAGE, "Answers to messages"), "stop_reason")
+    assert list(reasons) == list(get_args(StopReason))
+
+
+def test_errors_and_refusals_of_messages() -> None:
+    rows = by_code(table(PAGE, "Errors of messages"), "status")
+    assert {int(status): code(row["type"]) for status, row in rows.items()} == ANTHROPIC_TYPES
+    refused = by_code(table(PAGE, "Refused fields of messages"), "field")
+    accepted = {name: codes(row["values that are accepted"]) for name, row in refused.items()}
+    assert list(accepted) == fields(UnsupportedInMessages)
+    assert accepted == {
+        name: [msgspec.json.encode(value).decode() for value in values]
+        for name, values in MessagesRequest.off_values.items()
+    }
 
 
 def test_roles() -> None:

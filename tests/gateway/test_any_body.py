@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from services.gateway.api.chat import ChatRequest
 from services.gateway.api.completions import CompletionRequest
+from services.gateway.api.messages.request import MessagesRequest
+from services.gateway.error_forms import is_anthropic
 from tests.gateway.support.running import running_gateway
 
 VALID: dict[str, Any] = {
@@ -25,7 +27,12 @@ VALID: dict[str, Any] = {
     "stream_options": {"include_usage": True},
     "stream": True,
 }
-FIELDS = sorted({*ChatRequest.__struct_fields__, *CompletionRequest.__struct_fields__})
+FIELDS = sorted(
+    {*ChatRequest.__struct_fields__, *CompletionRequest.__struct_fields__, *MessagesRequest.__struct_fields__}
+)
+
+PATHS = ["/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/messages/count_tokens", "/tokenize"]
+ERROR_FIELDS = {False: {"message", "type", "param", "code"}, True: {"type", "message", "details"}}
 
 scalars = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=True) | st.text(max_size=5)
 values = st.recursive(
@@ -57,10 +64,10 @@ def test_no_body_gives_a_5xx() -> None:
             response = await gateway.http.post(path, content=body)
             assert response.status_code in (200, 400, 404), response.text
             if response.status_code != 200:
-                assert set(response.json()["error"]) == {"message", "type", "param", "code"}
+                assert set(response.json()["error"]) == ERROR_FIELDS[is_anthropic(path)]
 
         @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-        @given(st.sampled_from(["/v1/chat/completions", "/v1/completions", "/tokenize"]), texts)
+        @given(st.sampled_from(PATHS), texts)
         def answers_properly(path: str, body: bytes) -> None:
             runner.run(send(path, body))
 

@@ -21,11 +21,12 @@ from services.gateway.sse import DONE, TextEventTemplate, event
 
 @dataclass(frozen=True, slots=True)
 class AnswerHead:
-    """What each JSON object of an answer starts with. `created` is Unix time in seconds."""
+    """What is known of an answer before its first token. `created` is Unix time in seconds."""
 
     id: str
     created: int
     model: str
+    prompt_tokens: int
 
     def fields(self, kind: str) -> dict[str, Any]:
         """The fields in OpenAI's order; `kind` is the value of `object`."""

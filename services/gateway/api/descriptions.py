@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -11,6 +11,8 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from services.gateway.api.answer_types import ChatChunk, ChatCompletion, Completion, CompletionChunk
 from services.gateway.api.chat import ChatMessage, ChatRequest
 from services.gateway.api.completions import CompletionRequest
+from services.gateway.api.messages.answer_types import CountedTokens, MessageAnswer, StreamEvent
+from services.gateway.api.messages.request import MessagesRequest, PromptFields
 from services.gateway.api.models import Model, ModelList
 from services.gateway.api.operations import Health, Index, ReadOut, Ready, Version
 from services.gateway.api.tokenize import DetokenizeRequest, Text, TokenizeRequest, Tokens
@@ -47,6 +49,16 @@ DESCRIPTIONS = {
     ),
     "POST /v1/completions": Description(
         "Continue a text", Completion, CompletionRequest, (CompletionChunk,), headers=(SERVER_TIMING,)
+    ),
+    "POST /v1/messages": Description(
+        "Answer messages in Anthropic's form",
+        MessageAnswer,
+        MessagesRequest,
+        get_args(StreamEvent),
+        headers=(SERVER_TIMING,),
+    ),
+    "POST /v1/messages/count_tokens": Description(
+        "Tokens of messages in Anthropic's form", CountedTokens, PromptFields
     ),
     "POST /tokenize": Description("Token ids of a text or a chat", Tokens, TokenizeRequest),
     "POST /detokenize": Description("Text of token ids", Text, DetokenizeRequest),

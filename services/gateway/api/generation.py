@@ -38,18 +38,21 @@ class GenerationEndpoint(Endpoint):
         if prompts.count * body.choices_per_prompt > MAX_CHOICES:
             raise invalid(f"n must be at most {MAX_CHOICES // prompts.count} with {prompts.count} prompts", "n")
         model = await self._gateway.model(body.model, road.patience(context))
-        head = AnswerHead(f"{self._dialect.id_prefix}{record.request_id}", int(time.time()), model.name)
         try:
             with closing(road.call_ahead(context)) as ahead:
                 encoded = await road.encode(prompts, context, record.times, ahead.open)
-                record.prompt_tokens = sum(map(len, encoded.ids))
+                prompt_tokens = record.prompt_tokens = sum(map(len, encoded.ids))
+                body.limit_to(model.max_model_len - prompt_tokens)
                 reading = parsed.reading(encoded.formats)
                 runs = self._runs(body, encoded.ids, form, reading)
                 record.times.runs = [run.times for run in runs]
+                answer_id = self._dialect.id_prefix + record.request_id
+                head = AnswerHead(answer_id, int(time.time()), model.name, prompt_tokens)
+                answer = self._dialect.answer(head, body)
                 choices = Choices(runs, reading.make_reader)
                 async with aclosing(road.generate_all(runs, context, ahead)) as deltas:
                     send = self._send_stream if body.stream else self._send_whole
-                    await send(exchange, body, self._dialect.answer(head, body), choices, deltas)
+                    await send(exchange, body, answer, choices, deltas)
         except PostroadError as error:
             _name_client_fields(error, parsed)
             raise

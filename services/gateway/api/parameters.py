@@ -22,6 +22,8 @@ Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Probability = Annotated[float, Meta(ge=0, le=1)]
 LogprobCount = Annotated[int, Meta(ge=0, le=20)]
 TokenCount = Annotated[int, Meta(ge=1, le=UINT32_MAX)]
+Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Priority = Annotated[int, Meta(ge=-100, le=100)]
 LogitBias = Annotated[
     dict[TokenId, Annotated[float, Meta(ge=-100, le=100)]],
     Meta(max_length=1024, extra_json_schema={"propertyNames": {"pattern": "^(0|[1-9][0-9]{0,9})$"}}),
@@ -42,7 +44,7 @@ class GenerationParameters(msgspec.Struct, kw_only=True):
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=-1, le=UINT32_MAX)] | None = None  # -1 and 0: no limit
     min_p: Probability | None = None
-    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    seed: Seed | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     repetition_penalty: Annotated[float, Meta(ge=0.01, le=10)] | None = None
@@ -52,7 +54,7 @@ class GenerationParameters(msgspec.Struct, kw_only=True):
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
     include_stop_str_in_output: bool | None = None
-    priority: Annotated[int, Meta(ge=-100, le=100)] | None = None
+    priority: Priority | None = None
     cache_salt: str | None = None
     structured_outputs: StructuredOutputs | None = None
     guided_json: Schema = msgspec.UNSET
@@ -101,6 +103,12 @@ class GenerationParameters(msgspec.Struct, kw_only=True):
     def token_limit_field(self) -> str:
         """The field that `token_limit` is from."""
         return "max_tokens"
+
+    def limit_to(self, room: int) -> None:
+        """Says how many tokens the model has room for behind the prompt, as soon as that is known.
+
+        A request for more is refused by the engine; where the endpoint's API cuts it instead, this is the place.
+        """
 
 
 class StreamOptions(msgspec.Struct):

@@ -40,7 +40,7 @@ SUMMARY = Summary(Usage(1, 2, 0), None)
 
 def chat_answer() -> ChoicesAnswer:
     return ChoicesAnswer(
-        AnswerHead("id", 1, "smol"), include_usage=False, form=ChatForm(ChatRequest(messages=msgspec.Raw(b"[]")))
+        AnswerHead("id", 1, "smol", 1), include_usage=False, form=ChatForm(ChatRequest(messages=msgspec.Raw(b"[]")))
     )
 
 

@@ -10,6 +10,9 @@ from starlette.routing import Route
 
 from services.gateway.api.descriptions import DESCRIPTIONS
 from services.gateway.api.openapi import document
+from services.gateway.error_forms import is_anthropic
+from tests.gateway.api.messages.support import WEATHER, named_events, post
+from tests.gateway.api.test_tools import TEXT, says
 from tests.gateway.support.running import RunningGateway, events
 
 ROUTES = [Route(path, lambda _: None, methods=[method]) for method, path in map(str.split, DESCRIPTIONS)]
@@ -33,12 +36,19 @@ def check(spec: dict[str, Any], path: str, response: httpx.Response) -> None:
     contents = {name.split(";")[0]: content for name, content in described["content"].items()}
     validator = Draft202012Validator({**contents[media]["schema"], "components": spec["components"]})
     if media == "text/event-stream":
-        *chunks, done = events(response.text)
-        assert done == "[DONE]"
-        for chunk in chunks:
+        for chunk in stream_data(path, response.text):
             validator.validate(chunk)
     else:
         validator.validate(response.json() if media == "application/json" else response.text)
+
+
+def stream_data(path: str, text: str) -> list[Any]:
+    """The data of a stream's events."""
+    if is_anthropic(path):
+        return named_events(text)
+    *chunks, done = events(text)
+    assert done == "[DONE]"
+    return chunks
 
 
 async def served(gateway: RunningGateway) -> dict[str, Any]:
@@ -80,6 +90,12 @@ def test_a_route_without_a_description_is_a_fault() -> None:
         ("/v1/completions", {"prompt": "x", "tools": [{}]}, False),
         ("/v1/completions", {"prompt": "x", "guided_json": 3}, False),
         ("/v1/completions", {}, False),
+        ("/v1/messages", {"max_tokens": 5, "messages": [{"role": "user", "content": "x"}]}, True),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "x"}]}, False),
+        ("/v1/messages", {"max_tokens": 5, "messages": [{"role": "user", "content": [{"type": "image"}]}]}, False),
+        ("/v1/messages", {"max_tokens": 5, "messages": [{"role": "user", "content": "x"}], "speed": "fast"}, False),
+        ("/v1/messages/count_tokens", {"messages": [{"role": "user", "content": "x"}]}, True),
+        ("/v1/messages/count_tokens", {"messages": [{"role": "x", "content": "x"}]}, False),
         ("/tokenize", {"prompt": "x"}, True),
         ("/tokenize", {"messages": [{"content": "x"}]}, False),
         ("/detokenize", {"tokens": [120]}, True),
@@ -124,6 +140,12 @@ async def test_generation_answers_as_described(shared_gateway: RunningGateway, f
     spec = await served(shared_gateway)
     check(spec, "/v1/chat/completions", await shared_gateway.chat(**fields))
     check(spec, "/v1/completions", await shared_gateway.complete(**fields))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_messages_are_answered_as_described(gateway: RunningGateway, stream: bool) -> None:
+    says(gateway, TEXT)
+    check(await served(gateway), "/v1/messages", await post(gateway, tools=[WEATHER], stream=stream))
 
 
 def test_whoever_sets_keys_is_told_where_they_are_needed() -> None:
