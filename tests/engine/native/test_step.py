@@ -162,3 +162,15 @@ def _step_view(model: postroad_native.Model, token_ids: list[int]) -> Logits:
         np.array([len(token_ids) - 1], int32),
     )
     return logits
+
+
+@pytest.mark.parametrize("head_dim", [16, 48, 80, 128])
+def test_bf16_heads_of_any_size(head_dim: int) -> None:
+    """Sizes that fill whole tiles of AMX and halves, and more columns than are summed up side by side."""
+    config = QWEN3 | {"head_dim": head_dim}
+    token_ids = prompt(5, LENGTH)
+    exact = TorchStepper.of(rounded_decoder(config)).all_logits(token_ids)
+    for isa in ISAS:
+        model = native_model(config, weight_format="bf16", isa=isa)
+        logits = step(model, plan(token_ids, PAGES), logit_rows=range(LENGTH))
+        assert np.abs(logits - exact).max() <= 0.12, isa

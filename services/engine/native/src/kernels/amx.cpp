@@ -4,33 +4,30 @@
 
 #include "kernels/simd_avx512.h"
 
+#include "kernels/amx_attention.h"
+#include "kernels/amx_tiles.h"
 #include "kernels/kernel_table.h"
 
 namespace postroad {
 namespace {
 
-constexpr int kTileHeight = 16;            // rows of a tile
-constexpr int kTileWords = 16;             // words of a row of a tile
+using amx::kTileHeight;
+using amx::kTileWords;
+
 constexpr int kAmxRows = 2 * kTileHeight;  // rows computed together
 constexpr int64_t kPanelBytes = kPanel * sizeof(uint32_t);
 constexpr int64_t kAmxAhead = 96 * kPanel;  // words
 
-// The operand of ldtilecfg. Tiles 0 to 3: sums (2 of rows x 2 of columns), 4 and 5: rows, 6 and 7: weights.
-struct alignas(64) TileConfig {
-    uint8_t palette = 1;
-    uint8_t start_row = 0;
-    uint8_t reserved[14] = {};
-    uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-    uint8_t rows[16] = {};
-
-    explicit TileConfig(int num_rows) {
-        const auto upper = static_cast<uint8_t>(num_rows < kTileHeight ? num_rows : kTileHeight);
-        const auto lower = static_cast<uint8_t>(num_rows > kTileHeight ? num_rows - kTileHeight : kTileHeight);
-        rows[0] = rows[1] = rows[4] = upper;
-        rows[2] = rows[3] = rows[5] = lower;
-        rows[6] = rows[7] = kTileHeight;
-    }
-};
+// Tiles 0 to 3: sums (2 of rows x 2 of columns), 4 and 5: rows, 6 and 7: weights.
+void configure(int num_rows) {
+    const int upper = num_rows < kTileHeight ? num_rows : kTileHeight;
+    const int lower = num_rows > kTileHeight ? num_rows - kTileHeight : kTileHeight;
+    amx::TileConfig config;
+    for (const int tile : {0, 1, 4}) config.shape(tile, upper, kTileWords);
+    for (const int tile : {2, 3, 5}) config.shape(tile, lower, kTileWords);
+    for (const int tile : {6, 7}) config.shape(tile, kTileHeight, kTileWords);
+    config.load();
+}
 
 // Cache lines to fetch meanwhile: `lines` of them with each step of kTileWords words, from `first` on.
 struct Upcoming {
@@ -90,8 +87,7 @@ void amx_linear(const LinearCall& call, int64_t first_row, int64_t last_row, int
             const int64_t row = first_row + block * kAmxRows;
             const int rows = static_cast<int>(last_row - row < kAmxRows ? last_row - row : kAmxRows);
             if (rows != configured) {
-                const TileConfig config(rows);
-                _tile_loadconfig(&config);
+                configure(rows);
                 configured = rows;
             }
             // One block: the panel itself, a little ahead. More: each block fetches its share of the next panel.
@@ -109,6 +105,8 @@ void amx_linear(const LinearCall& call, int64_t first_row, int64_t last_row, int
 constexpr Kernels amx_bf16_table() {
     Kernels kernels = kernel_table<Bf16>("amx", Format::kBf16);
     kernels.linears[static_cast<int>(WeightFormat::kElements)] = {amx_linear, kAmxRows};
+    kernels.element_kv.attend = attention::attend_by_tiles<KvFormat::kElements>;
+    kernels.int8_kv.attend = attention::attend_by_tiles<KvFormat::kInt8>;
     return kernels;
 }
 

@@ -12,6 +12,11 @@
 namespace postroad {
 namespace {
 
+template <class Fmt, KvFormat kKv, class Products>
+constexpr KvKernels kv_kernels() {
+    return {heads<Fmt, kKv>, attention::attend<Fmt, kKv, Products>};
+}
+
 template <class Fmt>
 constexpr Kernels kernel_table(const char* isa, Format format) {
     return Kernels{isa,
@@ -23,8 +28,8 @@ constexpr Kernels kernel_table(const char* isa, Format format) {
                    quantize<Fmt>,
                    rms_norm<Fmt>,
                    add_rms_norm,
-                   {heads<Fmt, KvFormat::kElements>, attention::attend<Fmt, KvFormat::kElements>},
-                   {heads<Fmt, KvFormat::kInt8>, attention::attend<Fmt, KvFormat::kInt8>},
+                   kv_kernels<Fmt, KvFormat::kElements, attention::VectorProducts<Fmt>>(),
+                   kv_kernels<Fmt, KvFormat::kInt8, attention::VectorProducts<Fmt>>(),
                    attention::fold_partials<Fmt>,
                    soften};
 }
