@@ -24,6 +24,8 @@ FIXED = frozenset(
     {
         "POSTROAD_HOST",
         *(f"POSTROAD_{station.station.upper()}_{name}" for station in STATIONS for name in ("PORT", "METRICS_PORT")),
+        "POSTROAD_ENGINE_RANK",
+        "POSTROAD_ENGINE_LEADER",
         "POSTROAD_TOKENIZER_ENGINE",
         "POSTROAD_DETOKENIZER_ENGINE",
         "POSTROAD_GATEWAY_TOKENIZER",
@@ -55,6 +57,9 @@ HEAD = """\
 #POSTROAD_TOKENIZER_CPUS=0
 #POSTROAD_DETOKENIZER_CPUS=0
 #POSTROAD_GATEWAY_CPUS=0
+# What is started beside the four stations, with commas: tp2 (the second rank of an engine with
+# POSTROAD_ENGINE_TENSOR_PARALLEL_SIZE=2), observability.
+#COMPOSE_PROFILES=
 # Names of the images: PREFIX-gateway:TAG and so on.
 #POSTROAD_IMAGE_PREFIX=postroad
 #POSTROAD_IMAGE_TAG=latest

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -15,7 +15,6 @@ from prometheus_client import CollectorRegistry, disable_created_metrics, start_
 from structlog.typing import FilteringBoundLogger
 
 from services.common.channels import MAX_MESSAGE_BYTES
-from services.common.live_requests import LiveRequests
 from services.common.ports import listen_error
 from services.common.running import CannotListen
 from services.common.undecodable import RefuseUndecodable
@@ -36,6 +35,16 @@ _SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
 STOP_GRACE = 0.5  # seconds for calls that never end by themselves (health watches, frame streams), after the drain
 
 
+class Drainable(Protocol):
+    """What a station finishes before it stops: `LiveRequests`, of those that serve requests."""
+
+    def __len__(self) -> int: ...
+
+    async def drain(self, seconds: float) -> bool:
+        """Takes on nothing new and waits at most `seconds` for what runs. True when nothing is left."""
+        ...
+
+
 class _DebugServicer(debug_pb2_grpc.DebugServicer):
     def __init__(self, read_out: Callable[[], debug_pb2.ReadOutResponse]) -> None:
         self._read_out = read_out
@@ -47,9 +56,10 @@ class _DebugServicer(debug_pb2_grpc.DebugServicer):
 
 
 class StationServer:
-    """The gRPC server of a station with one service of its own.
+    """The gRPC server of a station.
 
-    `service` is the service's full name, for instance "postroad.v1.Tokenizer". Register the servicer on `server`, then
+    `service` is its service's full name, for instance "postroad.v1.Tokenizer", or empty if it has none of its own;
+    `more_services` are others that share its health. Register the servicer on `server`, then
     `start`, call `set_serving(True)` when a request could be served, and `run_until_stopped`.
 
     After `max_connection_age` seconds (None: never) a client is told to connect anew, upon which it asks the name
@@ -64,9 +74,10 @@ class StationServer:
         read_out: Callable[[], debug_pb2.ReadOutResponse],
         log: FilteringBoundLogger,
         *,
+        more_services: Sequence[str] = (),
         max_connection_age: float | None = None,
     ) -> None:
-        self._service = service
+        self._services = tuple(name for name in (service, *more_services) if name)
         self._log = log
         self._health = HealthServicer()
         self._stop = asyncio.Event()
@@ -74,7 +85,7 @@ class StationServer:
         self.port = _listen(self.server, address)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
         debug_pb2_grpc.add_DebugServicer_to_server(_DebugServicer(read_out), self.server)
-        names = (service, "postroad.v1.Debug", "grpc.health.v1.Health", reflection.SERVICE_NAME)
+        names = (*self._services, "postroad.v1.Debug", "grpc.health.v1.Health", reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self.server)
 
     async def start(self) -> None:
@@ -87,7 +98,7 @@ class StationServer:
         """Tells balancers and gateways whether a request would be served now."""
         states = health_pb2.HealthCheckResponse
         status = states.SERVING if serving else states.NOT_SERVING
-        for name in ("", self._service):
+        for name in ("", *self._services):
             await self._health.set(name, status)
 
     def request_stop(self) -> None:
@@ -95,7 +106,7 @@ class StationServer:
         self._stop.set()
 
     async def run_until_stopped(
-        self, live: LiveRequests, drain_timeout: float, after_drain: Callable[[], None] = lambda: None
+        self, live: Drainable, drain_timeout: float, after_drain: Callable[[], None] = lambda: None
     ) -> None:
         """Waits for SIGTERM or SIGINT, then: not serving, drain for at most `drain_timeout` seconds, stop.
 

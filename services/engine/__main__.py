@@ -1,4 +1,4 @@
-"""`python -m services.engine`: one engine process."""
+"""`python -m services.engine`: one engine process, or one rank of an engine that has several."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from prometheus_client import CollectorRegistry
 from services.common.logs import make_logger
 from services.common.running import run_station
 from services.common.servers import serve_metrics
+from services.engine.ranks.station import RankStation
 from services.engine.settings import EngineSettings
-from services.engine.startup import load_engine
+from services.engine.startup import identify_rank, load_engine, load_rank
 from services.engine.station import EngineStation
 
 
@@ -19,7 +20,13 @@ async def serve(settings: EngineSettings) -> int:
     """Runs the engine until it is told to stop; returns the exit status, 1 if it failed."""
     log = make_logger("engine", settings.log_level, settings.log_format)
     registry = CollectorRegistry()
-    station = EngineStation(settings, lambda publish: load_engine(settings, publish, log), registry, log)
+    station: EngineStation | RankStation
+    if settings.rank == 0:
+        station = EngineStation(
+            settings, lambda publish, link: load_engine(settings, publish, log, link), registry, log
+        )
+    else:
+        station = RankStation(settings, lambda: identify_rank(settings), lambda: load_rank(settings), log)
     serve_metrics(registry, settings.host, settings.metrics_port, log)
     await station.start()
     ended = await station.run_until_stopped()

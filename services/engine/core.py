@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 
 from services.engine.executor.base import Executor
-from services.engine.executor.errors import BrokenSequencesError
+from services.engine.executor.errors import BrokenSequencesError, ExecutorLost
 from services.engine.grammar.masks import MaskThread
 from services.engine.scheduler.counters import Counters
 from services.engine.scheduler.kv_cache import KvReadOut
@@ -58,19 +58,25 @@ class _Abort:
     sequence_id: int
 
 
+class _StartOver:
+    """Restores the executor, with nothing left of what it ran."""
+
+
 class _Stop:
     """Ends the loop."""
 
 
 class EngineCore:
-    """Drives a scheduler and an executor. `add`, `abort` and `stop` may be called from any thread."""
+    """Drives a scheduler and an executor. `add`, `abort`, `start_over` and `stop` may be called from any thread."""
 
-    def __init__(self, scheduler: Scheduler, executor: Executor) -> None:
+    def __init__(self, scheduler: Scheduler, executor: Executor, restore: Callable[[], None] = lambda: None) -> None:
+        """`restore` prepares an executor that was lost for its next step."""
         self.info = executor.info
         self._scheduler = scheduler
         self._executor = executor
+        self._restore_executor = restore
         self._masks = MaskThread()
-        self._mailbox: SimpleQueue[Sequence | _Abort | _Stop] = SimpleQueue()
+        self._mailbox: SimpleQueue[Sequence | _Abort | _StartOver | _Stop] = SimpleQueue()
         self._cancelled: list[int] = []
         self._step_number = 0
         self._failures = 0  # in a row
@@ -88,6 +94,10 @@ class EngineCore:
         """Ends a sequence before the next step; a report confirms it. Nothing happens if it has ended by then."""
         self._mailbox.put(_Abort(sequence_id))
 
+    def start_over(self) -> None:
+        """Restores the executor before the next step, with an empty cache. Sequences that are still there fail."""
+        self._mailbox.put(_StartOver())
+
     def stop(self) -> None:
         """Makes `run` return after the step in progress."""
         self._mailbox.put(_Stop())
@@ -95,7 +105,7 @@ class EngineCore:
     def run(self, report: Report) -> None:
         """Runs steps until `stop`, asleep when there are none. Raises EngineBroken when step after step fails."""
         idle = True
-        while self._take_mail(wait=idle):
+        while self._take_mail(report, wait=idle):
             if self._cancelled:  # before the step, which may take long
                 report(StepReport(number=self._step_number, state=self.state(), cancelled=self._cancelled))
                 self._cancelled = []
@@ -113,7 +123,7 @@ class EngineCore:
             scheduler.num_running, scheduler.num_waiting, scheduler.read_out_requests(), scheduler.read_out_kv()
         )
 
-    def _take_mail(self, *, wait: bool) -> bool:
+    def _take_mail(self, report: Report, *, wait: bool) -> bool:
         """Takes up all notes; sleeps until there is one if `wait`. False when one of them is `stop`."""
         try:
             note = self._mailbox.get(block=wait)
@@ -122,11 +132,18 @@ class EngineCore:
                     return False
                 if isinstance(note, Sequence):
                     self._scheduler.add(note)
+                elif isinstance(note, _StartOver):
+                    self._restore(report)
                 elif self._scheduler.abort(note.sequence_id):
                     self._cancelled.append(note.sequence_id)
                 note = self._mailbox.get_nowait()
         except Empty:
             return True
+
+    def _restore(self, report: Report) -> None:
+        failed = self._scheduler.reset()
+        report(StepReport(number=self._step_number, state=self.state(), failed=failed))
+        self._restore_executor()
 
     def _step(self, report: Report) -> bool:
         """Runs one step and reports it. False when there was nothing to run."""
@@ -157,7 +174,8 @@ class EngineCore:
         """Starts over with nothing; gives up when that does not help."""
         failed = self._scheduler.reset()
         report(StepReport(number=self._step_number, state=self.state(), failed=failed, error=error))
-        if not isinstance(error, BrokenSequencesError):  # a request's own fault says nothing of the next step
+        # A request's own fault says nothing of the next step, and a lost executor is restored before it.
+        if not isinstance(error, (BrokenSequencesError, ExecutorLost)):
             self._failures += 1
         if self._failures >= MAX_FAILURES_IN_A_ROW:
             raise EngineBroken(f"{self._failures} steps in a row failed") from error

@@ -80,11 +80,15 @@ class Engine:
             self._core.abort(request.sequence.sequence_id)
 
     def close(self, error: PostroadError) -> None:
-        """Ends every request with `error` and admits no more."""
+        """Ends every request with `error` and admits no more, unless `reopen` is called."""
         self._closed = error
         for sequence_id in list(self._live):
             self._core.abort(sequence_id)
             self._end(sequence_id, FinishReason.ERROR, error)
+
+    def reopen(self) -> None:
+        """Admits requests again."""
+        self._closed = None
 
     def on_step(self, report: StepReport) -> None:
         """Hands out what a step made."""

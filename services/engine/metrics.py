@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 
 from services.engine.core import EngineState, StepReport
 from services.engine.phases import Phases
+from services.engine.ranks.metrics import RankMetrics
 from services.engine.scheduler.counters import Counters
 from services.engine.scheduler.sequence import FinishReason
 
@@ -75,6 +76,7 @@ class EngineMetrics:
             "postroad_request_success", "Requests ended, by reason.", ["finished_reason"], registry=registry
         )
         self._finished = {reason: finished.labels(name) for reason, name in _FINISHED_REASONS.items()}
+        self.ranks = RankMetrics(registry)
         self.collector = StateCollector()
         registry.register(self.collector)
 

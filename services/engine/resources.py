@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from services.engine import hardware
+from services.engine.errors import StartupError
 from services.engine.settings import EngineSettings, Quantization
-from services.engine.startup import StartupError
 
 KV_SHARE_OF_FREE_MEMORY = 0.25
 
@@ -30,17 +30,23 @@ def quantization(settings: EngineSettings) -> Quantization:
 
 
 def num_threads(settings: EngineSettings) -> int:
-    """Threads of a step."""
-    return settings.threads or hardware.usable_cores()
+    """Threads of a step: of several ranks on this machine, each has its share of the cores."""
+    return settings.threads or max(1, hardware.usable_cores() // local_ranks(settings))
+
+
+def local_ranks(settings: EngineSettings) -> int:
+    """Ranks that share this machine."""
+    return settings.local_ranks or settings.tensor_parallel_size
 
 
 def num_pages(settings: EngineSettings, page_bytes: int, still_to_load: int = 0) -> int:
     """Pages of the KV pool: its share of what is free once the weights are loaded, of which `still_to_load` bytes are
-    not yet. Raises StartupError if not a single page fits.
+    not yet; of several ranks on this machine, each takes its part of that share. Raises StartupError if not a single
+    page fits.
     """
     if settings.num_pages is not None:
         return settings.num_pages
-    share = int(max(0, hardware.free_memory() - still_to_load) * KV_SHARE_OF_FREE_MEMORY)
+    share = int(max(0, hardware.free_memory() - still_to_load) * KV_SHARE_OF_FREE_MEMORY) // local_ranks(settings)
     budget = settings.kv_cache_memory or share
     if budget < page_bytes:
         raise StartupError(f"the KV pool's {budget} bytes do not hold one page of {page_bytes} bytes")

@@ -14,7 +14,7 @@ Quantization = Literal["auto", "none", "int8", "int4"]
 
 
 class EngineSettings(StationSettings):
-    """Settings of an engine with one rank."""
+    """Settings of an engine, or of one rank of it."""
 
     station: ClassVar[str] = "engine"
 
@@ -46,6 +46,22 @@ class EngineSettings(StationSettings):
         0, ge=0, description="Threads of a step; 0 for as many as cores, or the container's quota, allow."
     )
 
+    tensor_parallel_size: int = Field(
+        1, ge=1, le=64, description="Ranks, processes that share one model; more than 1 needs the torch executor."
+    )
+    rank: int = Field(0, ge=0, le=63, description="Which of them this is. Rank 0 is the engine that clients call.")
+    leader: str = Field("", description="host:port of rank 0, for the other ranks.")
+    local_ranks: int | None = Field(
+        None,
+        ge=1,
+        description="Ranks that share this machine's, or container's, cores and memory. Default: all.",
+    )
+    rank_timeout: float = Field(
+        4.0,
+        gt=0,
+        description="Seconds that a rank may keep the others waiting in the middle of a step before it is given up.",
+    )
+
     max_model_len: int | None = Field(
         None, ge=2, description="Longest prompt and output together. Default: the model's."
     )
@@ -75,6 +91,35 @@ class EngineSettings(StationSettings):
     def _executor_quantizes(self) -> Self:
         if self.quantization in ("int8", "int4") and self.executor in ("torch", "scripted"):
             raise ValueError(f"quantization {self.quantization} needs the native executor, not {self.executor}")
+        return self
+
+    @model_validator(mode="after")
+    def _executor_is_divided(self) -> Self:
+        if self.tensor_parallel_size == 1:
+            return self
+        if self.executor in ("native", "scripted"):
+            raise ValueError(
+                f"tensor-parallel-size {self.tensor_parallel_size} needs the torch executor, not {self.executor}"
+            )
+        if self.quantization in ("int8", "int4"):
+            raise ValueError(
+                f"quantization {self.quantization} needs the native executor, which has one rank; "
+                f"tensor-parallel-size is {self.tensor_parallel_size}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _rank_knows_its_place(self) -> Self:
+        if self.rank >= self.tensor_parallel_size:
+            raise ValueError(f"rank {self.rank} must be below tensor-parallel-size, {self.tensor_parallel_size}")
+        if self.rank > 0 and not self.leader:
+            raise ValueError(f"rank {self.rank} needs the leader, host:port of rank 0")
+        if self.rank == 0 and self.leader:
+            raise ValueError("rank 0 is the leader itself: leader is for the other ranks")
+        if self.local_ranks is not None and self.local_ranks > self.tensor_parallel_size:
+            raise ValueError(
+                f"local-ranks ({self.local_ranks}) must be at most tensor-parallel-size ({self.tensor_parallel_size})"
+            )
         return self
 
     @model_validator(mode="after")

@@ -5,33 +5,37 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from structlog.typing import FilteringBoundLogger
 
 from services.engine.core import EngineCore
+from services.engine.errors import NativeNotInstalled, StartupError
 from services.engine.executor.base import Executor, ExecutorInfo
 from services.engine.executor.scripted import Script, ScriptedExecutor
 from services.engine.loading.files import ModelFiles, read_model_files
 from services.engine.loading.source import ModelSource, resolve
 from services.engine.models.errors import NotCovered
+from services.engine.ranks.identity import RankIdentity
+from services.engine.ranks.link import RankLink
 from services.engine.scheduler.config import SchedulerConfig
 from services.engine.scheduler.scheduler import Scheduler
 from services.engine.served_model import ServedModel
 from services.engine.settings import EngineSettings
 
-
-class StartupError(Exception):
-    """The settings do not fit the model or the machine; the message says how."""
-
-
-class NativeNotInstalled(StartupError):
-    """The package of the native executor is not there, or was built for another Python."""
+if TYPE_CHECKING:
+    # They need torch.
+    from services.engine.ranks.follower import Follower
+    from services.engine.ranks.leading_executor import LeadingExecutor
 
 
 def load_engine(
-    settings: EngineSettings, publish: Callable[[ServedModel], None], log: FilteringBoundLogger
+    settings: EngineSettings,
+    publish: Callable[[ServedModel], None],
+    log: FilteringBoundLogger,
+    link: RankLink | None = None,
 ) -> EngineCore:
-    """Calls `publish` as soon as the model's files are read.
+    """Calls `publish` as soon as the model's files are read. With several ranks it waits for them, by `link`.
 
     Raises LoadingError, ModelError, ScriptError or StartupError.
     """
@@ -39,8 +43,12 @@ def load_engine(
     files = read_model_files(source)
     publish(ServedModel(settings.served_model_name or source.served_name, files, created=int(time.time())))
     _check_max_model_len(settings, files)
-    executor = _load_executor(settings, source, files, log)
     config = SchedulerConfig(max_batch_tokens=settings.max_batch_tokens, max_num_seqs=settings.max_num_seqs)
+    if settings.tensor_parallel_size > 1:
+        assert link is not None, "several ranks and no link to them"
+        leading = _leading_executor(settings, source, files, log, link)
+        return EngineCore(Scheduler(config, leading.info), leading, leading.restore)
+    executor = _load_executor(settings, source, files, log)
     return EngineCore(Scheduler(config, executor.info), executor)
 
 
@@ -67,12 +75,30 @@ def _load_executor(
 
 
 def _torch_executor(settings: EngineSettings, source: ModelSource, files: ModelFiles) -> Executor:
-    # Read by OpenMP when torch is loaded. Its threads would spin for milliseconds at each of a step's hundreds of
-    # barriers; with another process on one of the cores, a step of 29 ms then takes 350 to 1,300.
-    os.environ.setdefault("GOMP_SPINCOUNT", "2000")
+    tame_openmp()
     from services.engine.torch_startup import load_torch_executor  # noqa: PLC0415
 
     return load_torch_executor(settings, source, files)
+
+
+def _leading_executor(
+    settings: EngineSettings, source: ModelSource, files: ModelFiles, log: FilteringBoundLogger, link: RankLink
+) -> LeadingExecutor:
+    """One that works with other ranks: the native executor computes a whole model."""
+    link.identified(RankIdentity.of(settings, source))
+    reason = f"tensor-parallel-size is {settings.tensor_parallel_size}, and the native executor has one rank"
+    log.info("executor chosen", executor="torch", reason=reason)
+    tame_openmp()
+    from services.engine.ranks_startup import load_leading_executor  # noqa: PLC0415
+
+    return load_leading_executor(settings, source, files, link)
+
+
+def tame_openmp() -> None:
+    """To be called before torch is loaded, as OpenMP reads it then. Its threads would spin for milliseconds at each of
+    a step's hundreds of barriers; with another process on one of the cores, a step of 29 ms then takes 350 to 1,300.
+    """
+    os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 
 
 def _native_executor(
@@ -85,6 +111,20 @@ def _native_executor(
     executor = load_native_executor(settings, source, files)
     log.info("weights packed", isa=executor.isa, linear_layers=executor.num_linears)
     return executor
+
+
+def identify_rank(settings: EngineSettings) -> RankIdentity:
+    """What a rank that does not lead is compared by. Raises LoadingError."""
+    return RankIdentity.of(settings, resolve(settings.model))
+
+
+def load_rank(settings: EngineSettings) -> tuple[Follower, int]:
+    """A rank that does not lead, and the pages for which it has room. Raises as load_engine."""
+    tame_openmp()
+    from services.engine.ranks_startup import load_follower  # noqa: PLC0415
+
+    source = resolve(settings.model)
+    return load_follower(settings, source, read_model_files(source))
 
 
 def model_length(files: ModelFiles) -> int:

@@ -1,4 +1,4 @@
-"""The four services of a local road: their command lines and ports, made from the launcher's settings."""
+"""The services of a local road: their command lines and ports, made from the launcher's settings."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import shlex
 import sys
 from dataclasses import dataclass
 
+from services.engine.settings import EngineSettings
 from services.launcher.ports import LOOPBACK, PortUse
 from services.launcher.process import ServiceSpec
 from services.launcher.settings import LauncherSettings
@@ -21,27 +22,36 @@ class Road:
 
 
 def plan_road(settings: LauncherSettings) -> Road:
-    """The road of these settings."""
+    """The road of these settings. Ends the process, with 2 and a message, where the engine's flags are wrong."""
     tokenizer = f"{LOOPBACK}:{settings.tokenizer_port}"
     engine = f"{LOOPBACK}:{settings.engine_port}"
     detokenizer = f"{LOOPBACK}:{settings.detokenizer_port}"
-    model = ("--model", settings.model) if settings.model else ()
+    engine_flags = (*(("--model", settings.model) if settings.model else ()), *shlex.split(settings.engine_flags))
+    num_ranks = EngineSettings.parse(list(engine_flags)).tensor_parallel_size
     metrics = {
         "engine": settings.engine_metrics_port,
         "tokenizer": settings.tokenizer_metrics_port,
         "detokenizer": settings.detokenizer_metrics_port,
     }
 
-    def service(name: str, host: str, port: int, *flags: str, more: str) -> ServiceSpec:
+    def service(name: str, host: str, port: int, *flags: str, more: str = "") -> ServiceSpec:
         where = ["--host", host, "--port", str(port)]
         if name in metrics:
             where += ["--metrics-port", str(metrics[name] if settings.metrics else 0)]
         argv = (sys.executable, "-m", f"services.{name}", *where, *_shared_flags(settings), *flags, *shlex.split(more))
         return ServiceSpec(name, argv, entrance=name == "gateway")
 
+    def rank(number: int) -> ServiceSpec:
+        """One of the engine's ranks beside rank 0, which is the engine."""
+        where = ("--host", LOOPBACK, "--port", "0", "--metrics-port", "0")
+        place = ("--rank", str(number), "--leader", engine)
+        command = (sys.executable, "-m", "services.engine")
+        return ServiceSpec(f"rank-{number}", (*command, *where, *_shared_flags(settings), *engine_flags, *place))
+
     return Road(
         services=(
-            service("engine", LOOPBACK, settings.engine_port, *model, more=settings.engine_flags),
+            service("engine", LOOPBACK, settings.engine_port, *engine_flags),
+            *(rank(number) for number in range(1, num_ranks)),
             service("tokenizer", LOOPBACK, settings.tokenizer_port, "--engine", engine, more=settings.tokenizer_flags),
             service(
                 "detokenizer", LOOPBACK, settings.detokenizer_port, "--engine", engine, more=settings.detokenizer_flags

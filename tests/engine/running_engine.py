@@ -201,7 +201,7 @@ async def running_engine(
     if load is None:
         load = loader(executor or scripted(*range(10, 20)), config or SchedulerConfig())
     parsed = EngineSettings(metrics_port=0, **{"port": 0, "drain_timeout": 0, **settings})
-    station = EngineStation(parsed, load, registry, log)
+    station = EngineStation(parsed, lambda publish, _link: load(publish), registry, log)
     await station.start()
     serving = asyncio.create_task(station.run_until_stopped())
     async with open_channel(f"127.0.0.1:{station.port}") as channel:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from pydantic import ValidationError
 
 from services.engine.settings import EngineSettings
 
@@ -48,3 +49,20 @@ def test_what_cannot_work_is_refused_by_name(capsys, flags, named):
         EngineSettings.parse(flags)
     assert exit_.value.code == 2
     assert named in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"rank": 2, "leader": "a:1"}, "rank 2 must be below tensor-parallel-size, 2"),
+        ({"rank": 1}, "rank 1 needs the leader"),
+        ({"leader": "a:1"}, "rank 0 is the leader itself"),
+        ({"local_ranks": 3}, "must be at most tensor-parallel-size"),
+        ({"executor": "native"}, "tensor-parallel-size 2 needs the torch executor, not native"),
+        ({"executor": "scripted"}, "tensor-parallel-size 2 needs the torch executor, not scripted"),
+        ({"quantization": "int4"}, "quantization int4 needs the native executor, which has one rank"),
+    ],
+)
+def test_ranks_that_cannot_be(flags, message):
+    with pytest.raises(ValidationError, match=message):
+        EngineSettings(tensor_parallel_size=2, **flags)

@@ -86,3 +86,25 @@ def test_shared_settings_are_passed_on() -> None:
         assert value(argv, "--log-format") == "json", "the launcher makes it readable"
         assert value(argv, "--drain-timeout") == "3.0"
         assert value(argv, "--otlp-endpoint") == "http://127.0.0.1:4317"
+
+
+def test_ranks_of_the_engine_follow_it() -> None:
+    flags = ("--engine-port", "9001", "--engine-flags=--tensor-parallel-size 3 --dtype float32", "--model", "a/b")
+    services = plan_road(LauncherSettings.parse(list(flags))).services
+    assert [spec.name for spec in services] == ["engine", "rank-1", "rank-2", "tokenizer", "detokenizer", "gateway"]
+    assert "--rank" not in argv_of("engine", *flags)
+    for number in (1, 2):
+        argv = argv_of(f"rank-{number}", *flags)
+        assert value(argv, "--rank") == str(number)
+        assert value(argv, "--leader") == "127.0.0.1:9001"
+        assert value(argv, "--tensor-parallel-size") == "3"
+        assert value(argv, "--dtype") == "float32"
+        assert value(argv, "--model") == "a/b"
+        assert value(argv, "--port") == value(argv, "--metrics-port") == "0"
+
+
+def test_wrong_flags_of_the_engine_are_told_before_anything_starts(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        plan_road(LauncherSettings.parse(["--engine-flags=--tensor-parallel-size 2 --executor native"]))
+    assert ended.value.code == 2
+    assert "tensor-parallel-size 2 needs the torch executor" in capsys.readouterr().err

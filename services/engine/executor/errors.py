@@ -22,6 +22,10 @@ class BrokenSequencesError(RuntimeError):
         self.sequence_ids = frozenset(sequence_ids)
 
 
+class ExecutorLost(RuntimeError):
+    """The executor runs no step until it has been restored. It says nothing against the engine itself."""
+
+
 @contextmanager
 def naming_sequences(sampled_ids: Sequence[int]) -> Iterator[None]:
     """Around sampling: names the sequences of broken rows. sampled_ids: the sequence id of each row of logits."""

@@ -12,7 +12,7 @@ from typing import Any
 import gguf
 import numpy as np
 import numpy.typing as npt
-from gguf.constants import GGMLQuantizationType
+from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from services.engine.loading.errors import UnsupportedArchitecture, UnsupportedQuantization
 from services.engine.loading.gguf_blocks import BLOCK_TYPES, GgufBlocks
@@ -82,14 +82,66 @@ def iter_gguf(path: Path, config: Mapping[str, Any]) -> Iterator[tuple[str, npt.
     file = read_gguf(path)
     for info in file.tensors.values():
         if info.name not in _IN_CONFIG:
-            rows, name = _rows(file, info, config), hugging_face_name(info.name, file.architecture)
-            if _in_blocks(info):
-                yield name, _blocks(info, rows)
-                continue
-            array = _array(info, rows)
-            if file.architecture in _OFFSET_NORMS and info.name.endswith("norm.weight"):
-                array = array.astype(np.float32) - 1
-            yield name, array
+            tensor, name = GgufTensor(file, info, config), hugging_face_name(info.name, file.architecture)
+            yield name, tensor.blocks() if _in_blocks(info) else tensor[()]
+
+
+def iter_gguf_tensors(path: Path, config: Mapping[str, Any]) -> Iterator[tuple[str, GgufTensor]]:
+    """As iter_gguf, but nothing is read yet. Raises UnsupportedArchitecture."""
+    file = read_gguf(path)
+    for info in file.tensors.values():
+        if info.name not in _IN_CONFIG:
+            yield hugging_face_name(info.name, file.architecture), GgufTensor(file, info, config)
+
+
+@dataclass(frozen=True, slots=True)
+class GgufTensor:
+    """A tensor in Hugging Face's order of rows, which is read and dequantized as far as it is asked for."""
+
+    file: GgufFile
+    info: TensorInfo
+    config: Mapping[str, Any]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.info.shape
+
+    def __getitem__(self, part: tuple[slice, ...]) -> npt.NDArray[Any]:
+        """Some rows, and some columns of them; of queries and keys whole heads. Raises UnsupportedQuantization."""
+        rows, columns = (*part, slice(None), slice(None))[:2]
+        data = self._rows(rows)
+        if len(self.shape) == 1:
+            array = _array(self.info, data.reshape(-1))
+        else:
+            first, last, _ = columns.indices(self.shape[1])
+            block_length, block_bytes = GGML_QUANT_SIZES[self.info.ggml_type]
+            start = first // block_length
+            data = data[:, start * block_bytes : -(-last // block_length) * block_bytes]
+            array = _array(self.info, data)[:, first - start * block_length : last - start * block_length]
+        if self.file.architecture in _OFFSET_NORMS and self.info.name.endswith("norm.weight"):
+            array = array.astype(np.float32) - 1
+        return array
+
+    def blocks(self) -> GgufBlocks:
+        """The whole matrix as it is stored."""
+        return GgufBlocks(np.ascontiguousarray(self._rows(slice(None))), self.info.ggml_type)
+
+    def _rows(self, rows: slice) -> npt.NDArray[np.uint8]:
+        """Rows as they are stored, still quantized: [rows, bytes of a row].
+
+        For the architectures `llama` and `smollm3`, the writer put the two halves of each head's queries and keys
+        together pair by pair, as interleaved rope wants them; here they are parted again. Whole rows move, so this
+        needs no dequantizing.
+        """
+        num_rows = self.shape[0]
+        data = self.file.data(self.info).reshape(num_rows, -1)[rows]  # a vector has one element a row
+        module = self.info.name.rsplit(".", 2)[-2]
+        fields = {"attn_q": "num_attention_heads", "attn_k": "num_key_value_heads"}
+        if self.file.architecture not in _INTERLEAVED_ROPE or module not in fields:
+            return data
+        rows_of_a_head = num_rows // self.config[fields[module]]
+        paired = data.reshape(-1, rows_of_a_head // 2, 2, data.shape[-1])
+        return paired.swapaxes(1, 2).reshape(data.shape)
 
 
 def hugging_face_name(name: str, architecture: str) -> str:
@@ -104,38 +156,18 @@ def hugging_face_name(name: str, architecture: str) -> str:
     raise UnsupportedArchitecture(f"the GGUF file has a tensor {name}, which has no counterpart in a dense decoder")
 
 
-def _rows(file: GgufFile, info: TensorInfo, config: Mapping[str, Any]) -> npt.NDArray[np.uint8]:
-    """The tensor's rows, still quantized, in Hugging Face's order.
-
-    For the architectures `llama` and `smollm3`, the writer put the two halves of each head's queries and keys together
-    pair by pair, as interleaved rope wants them; here they are parted again. Whole rows move, so this needs no
-    dequantizing.
-    """
-    data = file.data(info)
-    module = info.name.rsplit(".", 2)[-2]
-    heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}.get(module)
-    if file.architecture not in _INTERLEAVED_ROPE or heads is None:
-        return data
-    data = data.reshape(info.shape[0], -1)  # a bias has one element a row
-    paired = data.reshape(heads, -1, 2, data.shape[-1])
-    return paired.swapaxes(1, 2).reshape(data.shape)
-
-
 def _in_blocks(info: TensorInfo) -> bool:
     return info.ggml_type in BLOCK_TYPES and len(info.shape) == 2
 
 
-def _blocks(info: TensorInfo, rows: npt.NDArray[np.uint8]) -> GgufBlocks:
-    return GgufBlocks(np.ascontiguousarray(rows), info.ggml_type)
-
-
-def _array(info: TensorInfo, rows: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
+def _array(info: TensorInfo, data: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
+    """data: [rows, bytes of a row], or the bytes of a vector -> [rows, columns], or the vector."""
     if (dtype := _PLAIN.get(info.ggml_type)) is not None:
-        return np.array(rows, order="C").view(dtype).reshape(info.shape)
+        return np.array(data, order="C").view(dtype)
     try:
-        values: npt.NDArray[np.float32] = gguf.quants.dequantize(rows, info.ggml_type)
+        values: npt.NDArray[np.float32] = gguf.quants.dequantize(data, info.ggml_type)
     except NotImplementedError as error:
         raise UnsupportedQuantization(
             f"the tensor {info.name} is stored as {info.ggml_type.name}, which cannot be read"
         ) from error
-    return values.reshape(info.shape)
+    return values

@@ -21,6 +21,8 @@ from services.engine.models.rope import Rope, Rotation
 # -> [tokens, num_heads * head_dim]. It stores keys and values and attends to all that the tokens may see.
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
+Projection = Callable[[Tensor], Tensor]  # [rows, in] -> [rows, out]
+
 
 @dataclass(frozen=True, slots=True)
 class Linear:
@@ -35,6 +37,17 @@ class Linear:
             row = torch.mv(self.weight, x[0]) if self.bias is None else torch.addmv(self.bias, self.weight, x[0])
             return row[None]
         return F.linear(x, self.weight, self.bias)
+
+
+@dataclass(frozen=True, slots=True)
+class Embedding:
+    """weight: [vocab_size, hidden_size]."""
+
+    weight: Tensor
+
+    def __call__(self, token_ids: Tensor) -> Tensor:
+        """token_ids: [tokens], int64 -> [tokens, hidden_size]."""
+        return F.embedding(token_ids, self.weight)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +71,7 @@ class Attention:
     """Projections around attention. q, k and v are one product; `q_norm` and `k_norm` (Qwen3) are per head."""
 
     qkv: Linear
-    output: Linear
+    output: Projection
     q_norm: RMSNorm | None
     k_norm: RMSNorm | None
     num_heads: int
@@ -80,7 +93,7 @@ class MLP:
     """SwiGLU or GEGLU (arXiv 2002.05202). Gate and up projection are one product."""
 
     gate_up: Linear
-    down: Linear
+    down: Projection
     activation: Activation
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -104,13 +117,17 @@ class DecoderLayer:
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """A model's weights, all of one dtype on one device, and how a step's tokens go through them."""
+    """A model's weights, all of one dtype on one device, and how a step's tokens go through them.
+
+    Of a model that is divided among ranks (`parallel.py`) it is one rank's part; `config` then has that part's sizes.
+    """
 
     config: ModelConfig
     embeddings: Tensor  # [vocab_size, hidden_size]
+    embed: Callable[[Tensor], Tensor]  # token ids [tokens] -> their rows of `embeddings`
     layers: tuple[DecoderLayer, ...]
     norm: RMSNorm
-    lm_head: Linear  # its weight is `embeddings` itself where they are tied
+    lm_head: Projection  # its weight is `embeddings` itself where they are tied
     ropes: tuple[Rope, ...]
 
     @property
@@ -127,7 +144,7 @@ class Decoder:
         Tokens of several sequences may stand in any order: only `attend` relates them to each other.
         """
         rotations = [rope.rotation(positions, self.dtype) for rope in self.ropes]
-        x = F.embedding(token_ids, self.embeddings) * self.config.embedding_scale
+        x = self.embed(token_ids) * self.config.embedding_scale
         for index, layer in enumerate(self.layers):
             rotation = None if layer.rope is None else rotations[layer.rope]
             x = x + _normed(
@@ -137,7 +154,10 @@ class Decoder:
         return x
 
     def logits(self, hidden_states: Tensor) -> Tensor:
-        """hidden_states: [rows, hidden_size], as `hidden_states` returns them -> [rows, vocab_size]."""
+        """hidden_states: [rows, hidden_size], as `hidden_states` returns them -> [rows, vocab_size].
+
+        Of a divided model rank 0 has them all, and the other ranks have no row.
+        """
         logits = self.lm_head(self.norm(hidden_states))
         cap = self.config.final_softcap
         return logits if cap is None else torch.tanh(logits / cap) * cap

@@ -31,14 +31,18 @@ def separated(config: ModelConfig, name: str, array: Array) -> Iterator[tuple[st
 
     Rows beyond those that the config calls for stay with the last part.
     """
+    sizes = split_sizes(config, name)
+    ends = list(accumulate(sizes.values()))[:-1]
+    yield from zip(sizes, np.split(array, ends) if ends else (array,), strict=True)
+
+
+def split_sizes(config: ModelConfig, name: str) -> Mapping[str, int]:
+    """Names and rows of the tensors that a checkpoint's tensor stands for; of one that is not fused, itself with 0."""
     *module, projection, leaf = name.split(".")
     parts = _parts(config).get(projection) if config.fused_projections else None
     if parts is None:
-        yield name, array
-        return
-    ends = list(accumulate(parts.values()))[:-1]
-    for part, rows in zip(parts, np.split(array, ends), strict=True):
-        yield ".".join((*module, part, leaf)), rows
+        return {name: 0}
+    return {".".join((*module, part, leaf)): size for part, size in parts.items()}
 
 
 def _projections(config: ModelConfig, module: str, fused: str) -> Mapping[str, int]:

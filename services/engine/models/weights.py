@@ -6,17 +6,30 @@ loading is one copy per tensor, and the same table says what is missing, surplus
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import accumulate
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from services.engine.models.config import ModelConfig
-from services.engine.models.decoder import MLP, Attention, Decoder, DecoderLayer, Linear, RMSNorm
+from services.engine.models.decoder import MLP, Attention, Decoder, DecoderLayer, Embedding, Linear, Projection, RMSNorm
 from services.engine.models.errors import MissingWeightError, UnexpectedWeightError, WeightShapeError
 from services.engine.models.frequencies import inverse_frequencies
-from services.engine.models.projections import gate_up_projections, qkv_projections
+from services.engine.models.parallel import Collectives, RowParallelLinear, VocabParallelEmbedding, VocabParallelHead
+from services.engine.models.projections import gate_up_projections, qkv_projections, split_sizes
 from services.engine.models.rope import Rope
+from services.engine.models.sharding import Shard
+
+
+class StoredTensor(Protocol):
+    """A tensor of a checkpoint that is read as far as it is asked for; torch's own, for one, and views of files."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def __getitem__(self, part: tuple[slice, ...], /) -> Tensor: ...
 
 
 def load_model(
@@ -45,6 +58,43 @@ def load_model(
     return decoder
 
 
+def load_shard(
+    shard: Shard,
+    weights: Iterable[tuple[str, StoredTensor]],
+    dtype: torch.dtype,
+    device: torch.device | str,
+    collectives: Collectives,
+) -> Decoder:
+    """As `load_model`, for one rank: of each tensor only the rank's part is read."""
+    allocator = _Allocator(dtype, torch.device(device), shard, collectives)
+    decoder = _allocate(shard.local_config, allocator)
+    places, shapes = allocator.places, dict(weight_shapes(shard.config))
+    for name, stored in weights:
+        if shard.config.determines(name):
+            continue
+        expected = shapes.pop(name, None)
+        if expected is None:
+            raise UnexpectedWeightError(name)
+        if expected != tuple(stored.shape):
+            raise WeightShapeError(name, expected, stored.shape)
+        for part_name, part in _parts(shard, name):
+            with torch.no_grad():
+                places[part_name].copy_(stored[part])
+    if shapes:
+        raise MissingWeightError(list(shapes))
+    return decoder
+
+
+def _parts(shard: Shard, name: str) -> Iterator[tuple[str, tuple[slice, ...]]]:
+    """The rank's part of a tensor of the checkpoint; of one that is fused, of each tensor in it."""
+    sizes = split_sizes(shard.config, name)
+    for (part_name, size), end in zip(sizes.items(), accumulate(sizes.values()), strict=True):
+        rows, *columns = shard.part_of(part_name)
+        if len(sizes) > 1:
+            rows = slice(rows.start + end - size, rows.stop + end - size)
+        yield part_name, (rows, *columns)
+
+
 def weight_shapes(config: ModelConfig) -> Mapping[str, tuple[int, ...]]:
     """Shape by name of every tensor that `load_model` calls for."""
     allocator = _Allocator(torch.float32, torch.device("meta"))
@@ -55,10 +105,18 @@ def weight_shapes(config: ModelConfig) -> Mapping[str, tuple[int, ...]]:
 class _Allocator:
     """Makes the decoder's tensors, and notes in `places` which view of them each tensor of the checkpoint fills."""
 
-    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self,
+        dtype: torch.dtype,
+        device: torch.device,
+        shard: Shard | None = None,
+        collectives: Collectives | None = None,
+    ) -> None:
+        """With `shard` and `collectives` for one rank of several, without for a whole model."""
         self.places: dict[str, Tensor] = {}
         self.device = device
         self._dtype = dtype
+        self._ranks = (shard, collectives) if shard is not None and collectives is not None else None
 
     def tensor(self, name: str, *shape: int) -> Tensor:
         tensor = self._empty(shape)
@@ -79,22 +137,40 @@ class _Allocator:
         self.places.update(zip((f"{name}.bias" for name in parts), torch.split(vector, sizes), strict=True))
         return Linear(weight, vector)
 
+    def output_linear(self, name: str, in_size: int, out_size: int, *, bias: bool) -> Projection:
+        """A product that ends a block: where ranks divide its inputs, they add up what they have."""
+        linear = self.linear({name: out_size}, in_size, bias=bias)
+        if self._ranks is None:
+            return linear
+        return RowParallelLinear(linear.weight, linear.bias, self._ranks[1])
+
+    def embedding(self, config: ModelConfig) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        weight = self.tensor("model.embed_tokens.weight", self._vocab_size(config), config.hidden_size)
+        return weight, Embedding(weight) if self._ranks is None else VocabParallelEmbedding(weight, *self._ranks)
+
+    def head(self, config: ModelConfig, embeddings: Tensor) -> Projection:
+        if config.tie_word_embeddings:
+            linear = Linear(embeddings, None)
+        else:
+            linear = self.linear({"lm_head": self._vocab_size(config)}, config.hidden_size, bias=False)
+        return linear if self._ranks is None else VocabParallelHead(linear.weight, *self._ranks)
+
+    def _vocab_size(self, config: ModelConfig) -> int:
+        return config.vocab_size if self._ranks is None else len(self._ranks[0].vocab)
+
     def _empty(self, shape: tuple[int, ...]) -> Tensor:
         return torch.empty(shape, dtype=self._dtype, device=self.device)
 
 
 def _allocate(config: ModelConfig, new: _Allocator) -> Decoder:
-    embeddings = new.tensor("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
+    embeddings, embed = new.embedding(config)
     layers = tuple(_allocate_layer(config, new, index) for index in range(config.num_layers))
     norm = new.norm(config, "model.norm", config.hidden_size)
-    if config.tie_word_embeddings:
-        lm_head = Linear(embeddings, None)
-    else:
-        lm_head = new.linear({"lm_head": config.vocab_size}, config.hidden_size, bias=False)
+    lm_head = new.head(config, embeddings)
     ropes = tuple(
         Rope(torch.from_numpy(inverse_frequencies(rope)).to(new.device), rope.attention_factor) for rope in config.ropes
     )
-    return Decoder(config, embeddings, layers, norm, lm_head, ropes)
+    return Decoder(config, embeddings, embed, layers, norm, lm_head, ropes)
 
 
 def _allocate_layer(config: ModelConfig, new: _Allocator, index: int) -> DecoderLayer:
@@ -119,10 +195,9 @@ def _allocate_layer(config: ModelConfig, new: _Allocator, index: int) -> Decoder
 
 
 def _allocate_attention(config: ModelConfig, new: _Allocator, name: str) -> Attention:
-    output = {f"{name}.o_proj": config.hidden_size}
     return Attention(
         qkv=new.linear(qkv_projections(config, name), config.hidden_size, bias=config.qkv_bias),
-        output=new.linear(output, config.q_size, bias=config.output_bias),
+        output=new.output_linear(f"{name}.o_proj", config.q_size, config.hidden_size, bias=config.output_bias),
         q_norm=new.norm(config, f"{name}.q_norm", config.head_dim) if config.qk_norm else None,
         k_norm=new.norm(config, f"{name}.k_norm", config.head_dim) if config.qk_norm else None,
         num_heads=config.num_heads,
@@ -131,9 +206,8 @@ def _allocate_attention(config: ModelConfig, new: _Allocator, name: str) -> Atte
 
 
 def _allocate_mlp(config: ModelConfig, new: _Allocator, name: str) -> MLP:
-    down = {f"{name}.down_proj": config.hidden_size}
     return MLP(
         gate_up=new.linear(gate_up_projections(config, name), config.hidden_size, bias=config.mlp_bias),
-        down=new.linear(down, config.intermediate_size, bias=config.mlp_bias),
+        down=new.output_linear(f"{name}.down_proj", config.intermediate_size, config.hidden_size, bias=config.mlp_bias),
         activation=config.activation,
     )

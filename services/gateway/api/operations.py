@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from typing import Literal, TypedDict
 
 import msgspec
@@ -11,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from services import __version__
 from services.gateway.errors import ApiError
 from services.gateway.gateway import Gateway
 from services.gateway.middleware import path_of
@@ -82,7 +82,7 @@ class OperationsEndpoints:
 
     async def version(self, _request: Request) -> Response:
         """The version of Postroad, in vLLM's form."""
-        answer: Version = {"version": version("postroad")}
+        answer: Version = {"version": __version__}
         return _json(answer)
 
     async def metrics(self, _request: Request) -> Response:

@@ -24,7 +24,7 @@ from services.engine.loading.errors import (
 from services.engine.loading.files import read_model_files
 from services.engine.loading.gguf_weights import hugging_face_name
 from services.engine.loading.source import ModelSource, resolve
-from services.engine.loading.weights import iter_weights
+from services.engine.loading.weights import iter_lazily, iter_weights
 from tests.engine.loading.gguf_files import gguf_tensors, model_metadata, write_gguf
 from tests.support.models import ARCHITECTURES, default_gguf, tiny_model_folder
 
@@ -150,6 +150,23 @@ class TestGguf:
             else:
                 expected[name] = tensor.to(dtype)
         _assert_same(ours, expected)
+
+    @pytest.mark.parametrize(
+        "stored", [GGMLQuantizationType.BF16, GGMLQuantizationType.Q4_1, GGMLQuantizationType.Q8_0]
+    )
+    def test_a_part_is_that_part_of_the_whole(self, stored: GGMLQuantizationType, tmp_path: Path) -> None:
+        folder = tiny_model_folder(tmp_path, GGUF_ARCHITECTURES["llama"], seed=3)
+        original = load_file(folder / "model.safetensors")
+        tensors = gguf_tensors("llama", {name: tensor.numpy() for name, tensor in original.items()})
+        source = ModelSource("gguf", write_gguf(tmp_path / "m.gguf", model_metadata("llama"), tensors, stored), "x")
+        config = json.loads((folder / "config.json").read_text())
+        whole = dict(iter_weights(source, config))
+        for name, lazy in iter_lazily(source, config):
+            assert lazy.shape == whole[name].shape
+            # The second and third of six heads, of two KV heads the second; columns within a block and across blocks.
+            for rows, columns in ((slice(16, 32), slice(5, 7)), (slice(16, 32), slice(31, 70))):
+                part = (rows, columns)[: len(lazy.shape)]
+                assert torch.equal(lazy[part], whole[name][part]), name
 
     @pytest.mark.slow
     def test_default_model_equals_transformers(self) -> None:
