@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from importlib.metadata import version
 from typing import Any
 
 import msgspec
@@ -12,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from services import __version__
 from services.gateway.admission import OPEN_PATHS
 from services.gateway.api.descriptions import DESCRIPTIONS, HELD_TYPES, Description
 from services.gateway.error_forms import AnthropicErrorBody, ErrorBody, is_anthropic
@@ -75,7 +75,7 @@ def document(routes: Iterable[Route], needs_key: bool) -> Json:
             paths.setdefault(path, {})[method.lower()] = _operation(method, path, description, schemas)
     return {
         "openapi": "3.1.0",
-        "info": {"title": "Postroad", "version": version("postroad")},
+        "info": {"title": "Postroad", "version": __version__},
         "paths": paths,
         "security": _security(optional=not needs_key),
         "components": {
