@@ -69,8 +69,8 @@ def test_the_model_goes_to_the_engine_alone_and_only_when_given() -> None:
 
 
 def test_more_flags_are_split_as_a_shell_does_and_come_last() -> None:
-    argv = argv_of("engine", "--engine-flags=--dtype float32 --name 'two words'")
-    assert argv[-4:] == ["--dtype", "float32", "--name", "two words"]
+    argv = argv_of("engine", "--engine-flags=--dtype float32 --served-model-name 'two words'")
+    assert argv[-4:] == ["--dtype", "float32", "--served-model-name", "two words"]
 
 
 def test_an_open_quote_is_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,7 +24,7 @@ def plan() -> SequencePlan:
     return Sequence(1, PROMPT, [0, 1, 2]).plan()
 
 
-@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("size", [pytest.param(2, marks=pytest.mark.slow), 3, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logits_are_those_of_the_whole_model(family: str, size: int) -> None:
     config = ModelConfig.from_hf(FAMILIES[family])

@@ -46,7 +46,7 @@ def requests() -> list[Sequence]:
         (shared if i % 2 else []) + [rng.randrange(97) for _ in range(rng.randrange(1, 30))] for i in range(STREAMS)
     ]
     return [
-        Sequence(i, prompt, GREEDY, StopParams(20 + i % 29), arrival_ns=i, prompt_logprobs=3 if i % 8 == 0 else None)
+        Sequence(i, prompt, GREEDY, StopParams(16 + i % 7), arrival_ns=i, prompt_logprobs=3 if i % 8 == 0 else None)
         for i, prompt in enumerate(prompts)
     ]
 
@@ -88,8 +88,8 @@ def alone(config: dict[str, Any]) -> list[list[int]]:
 )
 def test_streams_in_chunks_preempted_and_with_shared_prefixes(family: str, size: int) -> None:
     sequences = requests()
-    with thread_ranks(size, part_of(FAMILIES[family]), num_pages=20) as ranks:
-        scheduler = run(ranks, sequences, max_batch_tokens=48, max_num_seqs=STREAMS)
+    with thread_ranks(size, part_of(FAMILIES[family]), num_pages=110, page_size=4) as ranks:
+        scheduler = run(ranks, sequences, max_batch_tokens=64, max_num_seqs=STREAMS)
     assert [sequence.output_ids for sequence in sequences] == alone(FAMILIES[family])
     assert scheduler.counters.preemptions > 0
     assert scheduler.counters.prefix_hit_tokens > 0

@@ -24,12 +24,15 @@ LoadPart = Callable[[RankGroup], Decoder]
 
 
 def together(size: int, work: Callable[[RankGroup], T], timeout: float = TIMEOUT) -> list[T]:
-    """Runs `work` on every rank of a new group, each in a thread; the results in order of rank."""
-    store, port = open_store(LOOPBACK, timeout)
+    """Runs `work` on every rank of a new group, each in a thread; the results in order of rank.
+
+    `timeout` is that of collectives, in seconds.
+    """
+    store, port = open_store(LOOPBACK, TIMEOUT)
 
     def run(rank: int) -> T:
-        group = RankGroup(rank, size, timeout)
-        group.form(store if rank == 0 else reach_store(LOOPBACK, port, timeout), LOOPBACK)
+        group = RankGroup(rank, size, timeout, TIMEOUT)
+        group.form(store if rank == 0 else reach_store(LOOPBACK, port, TIMEOUT), LOOPBACK)
         return work(group)
 
     with ThreadPoolExecutor(size) as threads:
