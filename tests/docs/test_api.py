@@ -16,6 +16,7 @@ from starlette.routing import Route
 
 from services.common.tracing import Tracing
 from services.gateway.admission import OPEN_PATHS
+from services.gateway.api.chat import ROLES as GATEWAY_ROLES
 from services.gateway.api.chat import ChatMessage, ChatRequest, ContentPart
 from services.gateway.api.completions import DEFAULT_MAX_TOKENS, CompletionRequest
 from services.gateway.api.messages.answer_types import StopReason
@@ -191,7 +192,7 @@ def test_errors_and_refusals_of_messages() -> None:
 
 def test_roles() -> None:
     role = by_code(tables(section(PAGE, "Chat completions"))[1], "field")["role"]
-    assert codes(role["meaning"]) == list(ROLES)
+    assert codes(role["meaning"]) == list(ROLES) == list(GATEWAY_ROLES)
 
 
 def test_refused_fields_and_the_values_that_switch_them_off() -> None:

@@ -44,6 +44,7 @@ from services.gateway.scored import Scored
 from services.gateway.validation import decode, refuse_later_features, require_depth
 
 MAX_TEMPLATE_KWARGS_DEPTH = 32
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")  # the tokenizer refuses others
 
 
 class ContentPart(msgspec.Struct):
@@ -56,7 +57,7 @@ class ContentPart(msgspec.Struct):
 class ChatMessage(msgspec.Struct):
     """What is checked of a message. The template gets it with all its fields."""
 
-    role: Annotated[str, Meta(min_length=1)]
+    role: Annotated[str, Meta(min_length=1, extra_json_schema={"enum": list(ROLES)})]
     content: str | list[ContentPart] | None = None
 
 

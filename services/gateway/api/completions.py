@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from services.gateway.api.answer_types import CompletionChoice, CompletionChunkChoice, CompletionLogprobs
 from services.gateway.api.answers import Answer, AnswerHead, ChoicesAnswer, Parsed, Reading
@@ -31,7 +32,21 @@ MAX_PROMPTS = 256
 
 T = TypeVar("T")
 
-PromptField = str | list[str | TokenId | list[TokenId]]
+_PROMPT = {"type": "string", "minLength": 1}
+_IDS = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}}
+PromptField = Annotated[
+    str | list[str | TokenId | list[TokenId]],
+    Meta(
+        extra_json_schema={
+            "oneOf": [
+                _PROMPT,
+                _IDS,
+                {"type": "array", "minItems": 1, "maxItems": MAX_PROMPTS, "items": _PROMPT},
+                {"type": "array", "minItems": 1, "maxItems": MAX_PROMPTS, "items": _IDS},
+            ]
+        }
+    ),
+]
 
 
 class CompletionRequest(CompletionParameters, kw_only=True):

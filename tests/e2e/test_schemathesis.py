@@ -1,0 +1,128 @@
+"""schemathesis asks with requests made from two descriptions of the API, ours and OpenAI's, fitting and spoilt ones."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis import Case, GenerationMode, Response
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    negative_data_rejection,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from tests.e2e.client import Client
+from tests.e2e.tool_texts import TEXTS
+from tests.support.answer_schemas import EVENTS, WHOLE, check_answer, common, our_spec
+from tests.support.openai_spec import openai_spec
+from tests.support.stack import Stack
+
+FEW, MANY = 12, 300  # requests of a kind to a path
+SECONDS = 30.0  # after which an answer is none
+FITTING, SPOILT = GenerationMode.POSITIVE, GenerationMode.NEGATIVE
+CONFORMS = [
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    negative_data_rejection,
+]
+# Tokens and choices that take time but show nothing new: the largest values of these fields that are sent.
+MOST = {"max_tokens": 16, "max_completion_tokens": 16, "max_output_tokens": 16, "n": 2, "best_of": 2}
+UINT32_MAX = 2**32 - 1
+
+
+@pytest.mark.parametrize("mode", [FITTING, SPOILT])
+def test_a_few_requests_by_our_description(tool_stack: Stack, mode: GenerationMode) -> None:
+    ask(tool_stack, without_time_limit(our_spec()), mode, FEW, [not_a_server_error, *CONFORMS])
+
+
+@pytest.mark.parametrize("mode", [FITTING, SPOILT])
+def test_a_few_requests_by_openais_description(tool_stack: Stack, mode: GenerationMode) -> None:
+    ask(tool_stack, openai_spec(common()), mode, FEW, [not_a_server_error])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", [FITTING, SPOILT])
+def test_many_requests_by_our_description(tool_stack: Stack, mode: GenerationMode) -> None:
+    ask(tool_stack, without_time_limit(our_spec()), mode, MANY, [not_a_server_error, *CONFORMS])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", [FITTING, SPOILT])
+def test_many_requests_by_openais_description(tool_stack: Stack, mode: GenerationMode) -> None:
+    ask(tool_stack, openai_spec(common()), mode, MANY, [not_a_server_error])
+
+
+def without_time_limit(spec: dict[str, Any]) -> dict[str, Any]:
+    """Without the header that asks for 504."""
+    spec = deepcopy(spec)
+    del spec["components"]["parameters"]["x-request-timeout"]
+    for methods in spec["paths"].values():
+        for operation in methods.values():
+            operation["parameters"] = [
+                parameter for parameter in operation["parameters"] if "x-request-timeout" not in str(parameter)
+            ]
+    return spec
+
+
+def ask(stack: Stack, spec: dict[str, Any], mode: GenerationMode, examples: int, checks: list[Any]) -> None:
+    """Sends requests to every path; afterwards nothing of them is left, and the next request is served."""
+    for operation in operations(spec):
+        if mode is SPOILT and operation.method == "get":
+            continue  # nothing that could be spoilt
+
+        @settings(max_examples=examples, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
+        @given(operation.as_strategy(generation_mode=mode))
+        def conforms(case: Case) -> None:
+            make_small(case.body)
+            response = case.call(base_url=stack.url, timeout=SECONDS)
+            case.validate_response(response, checks=checks)
+            if response.status_code == 200:
+                check(case.operation.label, response)
+
+        conforms()
+    asyncio.run(check_that_it_serves(stack))
+
+
+def operations(spec: dict[str, Any]) -> Iterator[Any]:
+    for result in schemathesis.openapi.from_dict(spec).get_all_operations():
+        yield result.ok()
+
+
+def make_small(body: Any) -> None:
+    """Lowers what is valid; a chat without a limit gets one."""
+    if not isinstance(body, dict):
+        return
+    for name, most in MOST.items():
+        if type(body.get(name)) is int and most < body[name] <= UINT32_MAX:
+            body[name] = most
+    if body.get("max_tokens") is None and body.get("max_completion_tokens") is None:
+        body["max_tokens"] = MOST["max_tokens"]
+
+
+def check(operation: str, response: Response) -> None:
+    """A good answer: strictly as it is described, and each event of a stream, too."""
+    media = response.headers["content-type"][0].split(";")[0]
+    if media == WHOLE:
+        check_answer(operation, WHOLE, response.json())
+    if media == EVENTS:
+        for line in response.text.splitlines():
+            if line.startswith("data: {"):
+                check_answer(operation, EVENTS, json.loads(line.removeprefix("data: ")))
+
+
+async def check_that_it_serves(stack: Stack) -> None:
+    async with Client(stack) as client:
+        await client.wait_idle()
+        assert await client.text(messages=[{"role": "user", "content": "sunny"}]) == TEXTS["sunny"]
