@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import httpx
 from jsonschema import Draft202012Validator
 from starlette.routing import Route
 
@@ -98,3 +100,21 @@ def _openai_validator(operation: str, media: str) -> Draft202012Validator:
         if (difference.operation, difference.media, difference.kind) == (operation, media, "null"):
             allow_null(fields_of(spec, schema)[difference.field])
     return Draft202012Validator({**schema, "components": spec["components"]})
+
+
+def check_response(path: str, response: httpx.Response) -> None:
+    """Fails when status, headers or body of an answer are not as /openapi.json says."""
+    spec = our_spec()
+    described = spec["paths"][path][response.request.method.lower()]["responses"][str(response.status_code)]
+    if "$ref" in described:
+        described = spec["components"]["responses"][described["$ref"].rpartition("/")[2]]
+    assert [name for name in described["headers"] if name not in response.headers] == []
+    media = response.headers["content-type"].split(";")[0]
+    contents = {name.split(";")[0]: content for name, content in described["content"].items()}
+    validator = Draft202012Validator({**contents[media]["schema"], "components": spec["components"]})
+    if media == EVENTS:
+        for line in response.text.splitlines():
+            if line.startswith("data: {"):
+                validator.validate(json.loads(line.removeprefix("data: ")))
+    else:
+        validator.validate(response.json() if media == WHOLE else response.text)

@@ -62,10 +62,16 @@ class ChatMessage(msgspec.Struct):
 
 
 # JSON text: the template reads fields that nobody here knows.
-Messages = Annotated[
-    msgspec.Raw,
-    Meta(extra_json_schema={"type": "array", "minItems": 1, "items": {"$ref": "#/components/schemas/ChatMessage"}}),
-]
+_MESSAGE = {"$ref": "#/components/schemas/ChatMessage"}
+_HAS_TEXT = {"type": "object", "required": ["text"], "properties": {"text": {"type": "string"}}}
+_HAS_CONTENT = {"required": ["content"], "properties": {"content": {"type": ["string", "array"], "items": _HAS_TEXT}}}
+_IS_ASSISTANTS = {"properties": {"role": {"const": "assistant"}, "content": {"items": _HAS_TEXT}}}
+_MESSAGES_SCHEMA = {
+    "type": "array",
+    "minItems": 1,
+    "items": {"anyOf": [{**_MESSAGE, **_HAS_CONTENT}, {**_MESSAGE, **_IS_ASSISTANTS}]},
+}
+Messages = Annotated[msgspec.Raw, Meta(extra_json_schema=_MESSAGES_SCHEMA)]
 
 
 class ChatRequest(CompletionParameters, kw_only=True):

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import httpx
 import pytest
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
@@ -10,10 +9,10 @@ from starlette.routing import Route
 
 from services.gateway.api.descriptions import DESCRIPTIONS
 from services.gateway.api.openapi import document
-from services.gateway.error_forms import is_anthropic
-from tests.gateway.api.messages.support import WEATHER, named_events, post
+from tests.gateway.api.messages.support import WEATHER, post
 from tests.gateway.api.test_tools import TEXT, says
-from tests.gateway.support.running import RunningGateway, events
+from tests.gateway.support.running import RunningGateway
+from tests.support.answer_schemas import check_response, our_spec
 
 ROUTES = [Route(path, lambda _: None, methods=[method]) for method, path in map(str.split, DESCRIPTIONS)]
 WORK = [path for path, methods in document(ROUTES, needs_key=False)["paths"].items() if "post" in methods]
@@ -25,32 +24,6 @@ def request_schema(spec: dict[str, Any], path: str) -> dict[str, Any]:
     return {**content["application/json"]["schema"], "components": spec["components"]}
 
 
-def check(spec: dict[str, Any], path: str, response: httpx.Response) -> None:
-    """Status, headers and body are as the document says."""
-    operation = spec["paths"][path][response.request.method.lower()]
-    described = operation["responses"][str(response.status_code)]
-    if "$ref" in described:
-        described = spec["components"]["responses"][described["$ref"].rpartition("/")[2]]
-    assert [name for name in described["headers"] if name not in response.headers] == []
-    media = response.headers["content-type"].split(";")[0]
-    contents = {name.split(";")[0]: content for name, content in described["content"].items()}
-    validator = Draft202012Validator({**contents[media]["schema"], "components": spec["components"]})
-    if media == "text/event-stream":
-        for chunk in stream_data(path, response.text):
-            validator.validate(chunk)
-    else:
-        validator.validate(response.json() if media == "application/json" else response.text)
-
-
-def stream_data(path: str, text: str) -> list[Any]:
-    """The data of a stream's events."""
-    if is_anthropic(path):
-        return named_events(text)
-    *chunks, done = events(text)
-    assert done == "[DONE]"
-    return chunks
-
-
 async def served(gateway: RunningGateway) -> dict[str, Any]:
     spec: dict[str, Any] = (await gateway.http.get("/openapi.json")).json()
     return spec
@@ -60,6 +33,7 @@ async def served(gateway: RunningGateway) -> dict[str, Any]:
 async def test_the_document_is_valid_and_has_every_route(shared_gateway: RunningGateway) -> None:
     spec = await served(shared_gateway)
     validate(spec)
+    assert spec == our_spec()
     described = {f"{method.upper()} {path}" for path, methods in spec["paths"].items() for method in methods}
     assert described == set((await shared_gateway.http.get("/")).json()["paths"]) == set(DESCRIPTIONS)
 
@@ -82,6 +56,8 @@ def test_a_route_without_a_description_is_a_fault() -> None:
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "logit_bias": {"1": 5}}, True),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "logit_bias": {"x": 5}}, False),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "echo": True}, False),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "text"}]}]}, False),
+        ("/v1/chat/completions", {"messages": [{"role": "assistant"}, {"role": "user", "content": "x"}]}, True),
         ("/v1/chat/completions", {"messages": [{"content": "x"}]}, False),
         ("/v1/chat/completions", {"messages": []}, False),
         ("/v1/chat/completions", {}, False),
@@ -110,18 +86,17 @@ async def test_bodies_fit_as_the_gateway_takes_them(
     assert Draft202012Validator(request_schema(spec, path)).is_valid(body) == fits
     response = await shared_gateway.http.post(path, json=body)
     assert (response.status_code == 200) == fits
-    check(spec, path, response)
+    check_response(path, response)
 
 
 @pytest.mark.parametrize("path", DESCRIPTIONS)
 @pytest.mark.asyncio(loop_scope="module")
 async def test_answers_are_as_described(shared_gateway: RunningGateway, path: str) -> None:
     method, path = path.split()
-    spec = await served(shared_gateway)
     if method == "GET":
-        check(spec, path, await shared_gateway.http.get(path.replace("{model}", "smol")))
+        check_response(path, await shared_gateway.http.get(path.replace("{model}", "smol")))
     if "{model}" in path:
-        check(spec, path, await shared_gateway.http.get(path.replace("{model}", "another")))
+        check_response(path, await shared_gateway.http.get(path.replace("{model}", "another")))
 
 
 ASKED: list[dict[str, Any]] = [
@@ -137,15 +112,14 @@ ASKED: list[dict[str, Any]] = [
 @pytest.mark.parametrize("fields", ASKED, ids=str)
 @pytest.mark.asyncio(loop_scope="module")
 async def test_generation_answers_as_described(shared_gateway: RunningGateway, fields: dict[str, Any]) -> None:
-    spec = await served(shared_gateway)
-    check(spec, "/v1/chat/completions", await shared_gateway.chat(**fields))
-    check(spec, "/v1/completions", await shared_gateway.complete(**fields))
+    check_response("/v1/chat/completions", await shared_gateway.chat(**fields))
+    check_response("/v1/completions", await shared_gateway.complete(**fields))
 
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_messages_are_answered_as_described(gateway: RunningGateway, stream: bool) -> None:
     says(gateway, TEXT)
-    check(await served(gateway), "/v1/messages", await post(gateway, tools=[WEATHER], stream=stream))
+    check_response("/v1/messages", await post(gateway, tools=[WEATHER], stream=stream))
 
 
 def test_whoever_sets_keys_is_told_where_they_are_needed() -> None:
