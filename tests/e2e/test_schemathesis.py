@@ -27,7 +27,7 @@ from tests.support.answer_schemas import EVENTS, WHOLE, check_answer, common, ou
 from tests.support.openai_spec import openai_spec
 from tests.support.stack import Stack
 
-FEW, MANY = 12, 300  # requests of a kind to a path
+FEW, MANY = 8, 300  # requests of a kind to a path
 SECONDS = 30.0  # after which an answer is none
 FITTING, SPOILT = GenerationMode.POSITIVE, GenerationMode.NEGATIVE
 CONFORMS = [
