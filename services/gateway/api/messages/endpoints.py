@@ -25,7 +25,7 @@ from services.gateway.api.parameters import GenerationParameters, check_paramete
 from services.gateway.api.reading import FormatSettings
 from services.gateway.api.structured_output import output_form, typed_forms
 from services.gateway.api.tool_use import ToolUse
-from services.gateway.errors import invalid
+from services.gateway.errors import ApiError, invalid
 from services.gateway.forms import OutputForm
 from services.gateway.gateway import Gateway
 from services.gateway.prompts import ChatPrompt
@@ -48,7 +48,7 @@ class MessagesDialect:
     def parse(self, data: bytes) -> Parsed:
         """The checked body. Raises ApiError 400."""
         body = decode(_MESSAGES, data)
-        refuse_later_features(body, body.off_values)
+        _refuse_features(body)
         _check_thinking(body)
         tools = tool_use(body.tools or (), body.tool_choice)
         parameters = _parameters(body)
@@ -71,7 +71,7 @@ class CountTokensEndpoint(Endpoint):
     async def serve(self, exchange: Exchange) -> None:
         """Answers `{"input_tokens"}`."""
         body = decode(_COUNT, exchange.body)
-        refuse_later_features(body, body.off_values)
+        _refuse_features(body)
         prompt = _prompt(body, tool_use(body.tools or (), body.tool_choice))
         road = self._gateway.road
         await self._gateway.model(body.model, road.patience(exchange.context))
@@ -79,6 +79,13 @@ class CountTokensEndpoint(Endpoint):
         exchange.record.prompt_tokens = len(ids)
         answer: CountedTokens = {"input_tokens": len(ids)}
         await exchange.reply.json(msgspec.json.encode(answer))
+
+
+def _refuse_features(body: PromptFields) -> None:
+    if body.thread is not None:  # by the code at which clients go on without threads, sending the whole conversation
+        message = "thread: not supported, nothing is stored here; send the whole conversation"
+        raise ApiError(400, message, code="thread_unsupported_request", param="thread")
+    refuse_later_features(body, body.off_values)
 
 
 def _parameters(body: MessagesRequest) -> MessagesParameters:

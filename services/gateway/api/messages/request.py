@@ -63,28 +63,36 @@ class Metadata(msgspec.Struct):
 class UnsupportedFields(msgspec.Struct, kw_only=True):
     """Fields of known meaning that this server does not have: refused by name rather than ignored in silence."""
 
+    billing_policy: Any = None
+    compaction: Any = None
     container: Any = None
     context_management: Any = None
     diagnostics: Any = None
+    fallback_credit_token: Any = None
     fallbacks: Any = None
     inference_geo: Any = None
     mcp_servers: Any = None
     output_format: Any = None
     service_tier: Any = None
     speed: Any = None
+    thread: Any = None
 
 
 # Values that leave each feature off; null always does.
 _OFF_VALUES: OffValues = {
+    "billing_policy": (),
+    "compaction": (),
     "container": (),
     "context_management": (),
     "diagnostics": (),
+    "fallback_credit_token": (),
     "fallbacks": ([],),
     "inference_geo": (),
     "mcp_servers": ([],),
     "output_format": (),
     "service_tier": ("auto", "standard_only"),
     "speed": ("standard",),
+    "thread": (),
 }
 
 

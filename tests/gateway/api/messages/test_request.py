@@ -114,6 +114,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("unsupported_parameter", {"mcp_servers": [{}]}, "mcp_servers"),
     ("unsupported_parameter", {"service_tier": "priority"}, "service_tier"),
     ("unsupported_parameter", {"speed": "fast"}, "speed"),
+    ("thread_unsupported_request", {"thread": {"type": "create"}}, "thread"),
     ("unsupported_parameter", {"thinking": {"type": "between_tools"}}, "thinking.type"),
     ("invalid_value", {"thinking": {"type": "enabled"}}, "thinking.budget_tokens"),
     ("invalid_value", {"thinking": {"type": "enabled", "budget_tokens": 10}}, "thinking.budget_tokens"),
