@@ -22,6 +22,7 @@ from services.gateway.api.models import ModelsEndpoints
 from services.gateway.api.openapi import OpenApiEndpoint
 from services.gateway.api.operations import OperationsEndpoints
 from services.gateway.api.reading import FormatSettings
+from services.gateway.api.responses.dialect import ResponseDialect
 from services.gateway.api.tokenize import DetokenizeEndpoint, TokenizeEndpoint
 from services.gateway.errors import ApiError
 from services.gateway.gateway import Gateway
@@ -38,6 +39,7 @@ def make_app(gateway: Gateway) -> Starlette:
         Route("/", operations.index),
         Route("/v1/chat/completions", GenerationEndpoint(gateway, ChatDialect(formats)), methods=["POST"]),
         Route("/v1/completions", GenerationEndpoint(gateway, CompletionDialect()), methods=["POST"]),
+        Route("/v1/responses", GenerationEndpoint(gateway, ResponseDialect(formats)), methods=["POST"]),
         Route("/v1/messages", GenerationEndpoint(gateway, MessagesDialect(formats)), methods=["POST"]),
         Route("/v1/messages/count_tokens", CountTokensEndpoint(gateway), methods=["POST"]),
         Route("/tokenize", TokenizeEndpoint(gateway), methods=["POST"]),
@@ -94,7 +96,8 @@ def _http_exception(request: Request, error: Exception) -> Response:
     """Starlette's own 404 and 405 in the form of the path's API."""
     assert isinstance(error, HTTPException)
     method, path = request.method, request.url.path
-    texts = {404: f"unknown path: {path}", 405: f"{method} is not allowed for {path}"}
+    stored = "; no responses are stored here" if path.startswith(f"{ResponseDialect.path}/") else ""
+    texts = {404: f"unknown path: {path}{stored}", 405: f"{method} is not allowed for {path}"}
     codes = {404: "unknown_path", 405: "method_not_allowed"}
     api_error = ApiError(
         error.status_code, texts.get(error.status_code, error.detail), code=codes.get(error.status_code)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from starlette.types import Send
 
@@ -26,7 +26,7 @@ class Reply:
         self._send = send
         self._errors = errors
         self.status: int | None = None
-        self._streaming = False
+        self._failure: Callable[[ApiError], bytes] | None = None  # while a stream is open
 
     async def json(self, body: bytes, status: int = 200, headers: Headers = ()) -> None:
         """Sends the whole answer."""
@@ -34,9 +34,12 @@ class Reply:
         await self._start(status, [_JSON, length, *headers])
         await self._body(body, last=True)
 
-    async def open_stream(self, headers: Headers = ()) -> None:
-        """Sends status 200 and the headers of an event stream."""
-        self._streaming = True
+    async def open_stream(self, headers: Headers = (), failure: Callable[[ApiError], bytes] | None = None) -> None:
+        """Sends status 200 and the headers of an event stream.
+
+        `failure` makes its last events should it fail; without it, an error is one event.
+        """
+        self._failure = failure or self._errors.event
         await self._start(200, [*_EVENT_STREAM, *headers])
 
     async def write(self, events: bytes) -> None:
@@ -45,15 +48,15 @@ class Reply:
 
     async def close(self, events: bytes) -> None:
         """Sends the last events and ends the stream."""
-        self._streaming = False
+        self._failure = None
         await self._body(events, last=True)
 
     async def error(self, error: ApiError) -> None:
-        """Answers with the error: by its status where none was sent yet, otherwise as the stream's last event."""
+        """Answers with the error: by its status where none was sent yet, otherwise as the stream's last events."""
         if self.status is None:
             await self.json(self._errors.body(error), error.status, error.headers())
-        elif self._streaming:
-            await self.close(self._errors.event(error))
+        elif self._failure is not None:
+            await self.close(self._failure(error))
 
     async def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         self.status = status

@@ -41,6 +41,9 @@ from services.gateway.api.parameters import (
     StreamOptions,
     UnsupportedFields,
 )
+from services.gateway.api.responses.event_types import EVENTS
+from services.gateway.api.responses.items import ITEM_TYPES
+from services.gateway.api.responses.request import REFUSED, RefusedByResponses, ResponseRequest
 from services.gateway.api.tokenize import DetokenizeRequest, TokenizeRequest
 from services.gateway.api.tool_use import MAX_TOOLS
 from services.gateway.api_keys import KeyEntry
@@ -101,6 +104,7 @@ def test_every_parameter() -> None:
     assert documented("Chat completions", 2) == fields(ContentPart)
     assert documented("Text completions") == fields(CompletionRequest, CompletionParameters)
     assert sorted(documented("POST /tokenize")) == sorted(fields(TokenizeRequest))
+    assert documented("Responses") == fields(ResponseRequest, RefusedByResponses)
     assert documented("API keys") == fields(KeyEntry)
     assert sorted(documented("POST /detokenize")) == sorted(fields(DetokenizeRequest))
 
@@ -201,6 +205,16 @@ def test_refused_fields_and_the_values_that_switch_them_off() -> None:
     assert accepted == {
         name: [msgspec.json.encode(value).decode() for value in values] for name, values in OFF_VALUES.items()
     }
+
+
+def test_responses() -> None:
+    rows = by_code(table(PAGE, "Fields that responses refuse"), "field")
+    assert {name: codes(row["values that are accepted"]) for name, row in rows.items()} == {
+        name: [msgspec.json.encode(value).decode() for value in values] for name, values in REFUSED.items()
+    }
+    assert fields(RefusedByResponses, GenerationParameters) == list(REFUSED)
+    assert list(by_code(table(PAGE, "Items"), "type")) == list(ITEM_TYPES)
+    assert set(by_code(table(PAGE, "A response"), "event")) == {kind.__struct_config__.tag for kind in EVENTS}
 
 
 def test_timings() -> None:

@@ -32,6 +32,12 @@ TOOL_CHAT: list[Json] = [
     {"role": "tool", "tool_call_id": "c", "content": "y"},
 ]
 FUNCTION = {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}
+ITEMS: list[Json] = [
+    {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "x"}]},
+    {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "x"}]},
+    {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+    {"type": "function_call_output", "call_id": "c", "output": "y"},
+]
 GENERATION: Json = {
     "model": "smol",
     "max_tokens": 5,
@@ -53,6 +59,11 @@ VALID: dict[str, list[Json]] = {
     "/v1/completions": [
         {**GENERATION, "prompt": "x"},
         {"prompt": [[1, 2], [3]], "n": 2, "logprobs": 1, "echo": True, "guided_choice": ["a", "b"]},
+    ],
+    "/v1/responses": [
+        {"input": "x", "instructions": "s", "max_output_tokens": 5, "stream": True, "metadata": {"a": "b"}},
+        {"input": ITEMS, "tools": [{"type": "function", **FUNCTION}], "tool_choice": "auto"},
+        {"input": [USER], "text": {"format": {"type": "json_schema", "name": "x", "schema": {"type": "object"}}}},
     ],
     "/v1/messages": [
         {"messages": [USER], "max_tokens": 5, "stream": True, "stop_sequences": ["a"], "system": "s"},

@@ -6,7 +6,7 @@ from typing import Any
 
 Json = dict[str, Any]
 
-MAX_DEPTH = 12  # schemas that contain themselves end here
+MAX_DEPTH = 16  # schemas that contain themselves end here
 _CHOICES = ("anyOf", "oneOf", "allOf")
 
 

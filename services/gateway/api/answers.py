@@ -12,6 +12,7 @@ from services.gateway.api.answer_types import UsageFields
 from services.gateway.api.choices import Update, WholeChoice
 from services.gateway.api.parameters import GenerationParameters
 from services.gateway.deltas import Usage
+from services.gateway.errors import ApiError
 from services.gateway.forms import OutputForm
 from services.gateway.parts import Content, Part, PartReader
 from services.gateway.prompts import ChatFormats, Prompts
@@ -91,12 +92,18 @@ class Answer(Protocol):
     def whole(self, choices: Sequence[WholeChoice], summary: Summary) -> bytes:
         """The answer as one JSON object."""
 
+    @property
+    def failure(self) -> Callable[[ApiError], bytes] | None:
+        """Makes the last events of a stream that failed; None where they are only the error."""
+
 
 class ChoicesAnswer:
     """An answer with `choices`.
 
     With include_usage every chunk has `usage`, null in all but the last; where updates have the usage so far, that.
     """
+
+    failure = None
 
     def __init__(self, head: AnswerHead, include_usage: bool, form: ChoiceForm) -> None:
         self._head = head

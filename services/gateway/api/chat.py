@@ -133,9 +133,13 @@ def chat_prompt(
         text = json_text.decode()
     except UnicodeDecodeError:  # in a field that only the template knows
         raise invalid("messages must be valid UTF-8", "messages") from None
-    require_depth(chat_template_kwargs, MAX_TEMPLATE_KWARGS_DEPTH, "chat_template_kwargs")
-    kwargs_json = None if chat_template_kwargs is None else msgspec.json.encode(chat_template_kwargs).decode()
-    return ChatPrompt(text, add_generation_prompt, kwargs_json, tools)
+    return ChatPrompt(text, add_generation_prompt, template_kwargs_json(chat_template_kwargs), tools)
+
+
+def template_kwargs_json(given: dict[str, Any] | None) -> str | None:
+    """`chat_template_kwargs` as the tokenizer takes them. Raises ApiError 400."""
+    require_depth(given, MAX_TEMPLATE_KWARGS_DEPTH, "chat_template_kwargs")
+    return None if given is None else msgspec.json.encode(given).decode()
 
 
 class ChatForm:

@@ -9,7 +9,7 @@ from services.gateway.deltas import Delta, Ending, EngineStart, Usage
 from services.gateway.formats.reasoning import ThinkReader, ThoughtTokens
 from services.gateway.parts import Content, Part, PartReader, Reasoning, ToolCallArguments, ToolCallStart
 from services.gateway.runs import Run
-from services.gateway.scored import Scored
+from services.gateway.scored import Scored, ScoredToken
 
 
 @dataclass(slots=True)
@@ -93,9 +93,10 @@ class Choices:
 
 @dataclass(slots=True)
 class WholeText:
-    """Content of a choice, in pieces."""
+    """Content of a choice, in pieces. `tokens`: those that came with it, where log-probabilities are asked for."""
 
     pieces: list[str]
+    tokens: list[ScoredToken] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -126,16 +127,38 @@ class WholeChoice:
     finish_reason: str = ""  # until it has ended
     stop_string: str | None = None
     scored: Scored = field(default_factory=Scored)
+    placed: int = 0  # tokens of `scored` that are in a block
 
     def add(self, update: Update) -> None:
         """Adds what came."""
-        for part in update.parts:
-            self._add_part(part)
-        self.finish_reason, self.stop_string = update.finish_reason or "", update.stop_string
         if update.scored is not None:
             self.scored.extend(update.scored)
+        for part in update.parts:
+            self.add_part(part)
+        if update.finish_reason is not None:
+            self.finish(update.finish_reason, update.stop_string)
 
-    def _add_part(self, part: Part) -> None:
+    def finish(self, reason: str, stop_string: str | None) -> list[ScoredToken]:
+        """It has ended. Tokens that are left, of what is no text, go into the last block, if it is one of text."""
+        self.finish_reason, self.stop_string = reason, stop_string
+        return self._place_tokens()
+
+    def _place_tokens(self) -> list[ScoredToken]:
+        """Puts the tokens that are in no block yet into the last one, if it is text; returns them."""
+        last = self.blocks[-1] if self.blocks else None
+        if not isinstance(last, WholeText):
+            return []
+        tokens = self.scored.tokens[self.placed :]
+        last.tokens += tokens
+        self.placed += len(tokens)
+        return tokens
+
+    def add_part(self, part: Part) -> list[ScoredToken]:
+        """Adds a part; returns the tokens that go with it, if it is text: all that have come since the last text."""
+        self._append(part)
+        return self._place_tokens() if isinstance(part, Content) else []
+
+    def _append(self, part: Part) -> None:
         last = self.blocks[-1] if self.blocks else None
         match part:
             case Content():

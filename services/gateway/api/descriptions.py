@@ -15,6 +15,11 @@ from services.gateway.api.messages.answer_types import CountedTokens, MessageAns
 from services.gateway.api.messages.request import MessagesRequest, PromptFields
 from services.gateway.api.models import Model, ModelList
 from services.gateway.api.operations import Health, Index, ReadOut, Ready, Version
+from services.gateway.api.responses.answer_types import Response
+from services.gateway.api.responses.event_types import EVENTS
+from services.gateway.api.responses.items import ITEM_TYPES
+from services.gateway.api.responses.request import ResponseRequest
+from services.gateway.api.responses.tools import FunctionTool
 from services.gateway.api.tokenize import DetokenizeRequest, Text, TokenizeRequest, Tokens
 from services.gateway.api.tools import Tool
 
@@ -22,7 +27,7 @@ SERVER_TIMING = "Server-Timing"
 NO_MODEL = 404
 
 # Types of values that the requests hold as JSON text; their schemas refer to these by name.
-HELD_TYPES = (ChatMessage, Tool)
+HELD_TYPES = (ChatMessage, Tool, FunctionTool, *ITEM_TYPES.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,7 @@ DESCRIPTIONS = {
     "POST /v1/completions": Description(
         "Continue a text", Completion, CompletionRequest, (CompletionChunk,), headers=(SERVER_TIMING,)
     ),
+    "POST /v1/responses": Description("Answer with items", Response, ResponseRequest, EVENTS, headers=(SERVER_TIMING,)),
     "POST /v1/messages": Description(
         "Answer messages in Anthropic's form",
         MessageAnswer,

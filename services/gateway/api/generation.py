@@ -92,7 +92,7 @@ class GenerationEndpoint(Endpoint):
             if body.continuous_usage:
                 update.usage = choices.usage_so_far()
             if reply.status is None:
-                await reply.open_stream([(b"server-timing", record.times.server_timing())])
+                await reply.open_stream([(b"server-timing", record.times.server_timing())], answer.failure)
             if update.finish_reason is not None and choices.are_finished:
                 await reply.close(answer.events(update, self._summary(exchange, body, choices)))
             elif events := answer.events(update):

@@ -20,13 +20,14 @@ RESPONSE_FORMATS = ("text", "json_object", "json_schema")
 Schema = Annotated[  # a JSON Schema, or a string with its text; null as in all fields
     msgspec.Raw | msgspec.UnsetType, Meta(extra_json_schema={"type": ["object", "boolean", "string", "null"]})
 ]
+SchemaName = Annotated[str, Meta(pattern="^[a-zA-Z0-9_-]{1,64}$")]
 Choice = Annotated[list[str], Meta(min_length=1)]
 
 
 class JsonSchema(msgspec.Struct):
     """`response_format.json_schema`."""
 
-    name: Annotated[str, Meta(pattern="^[a-zA-Z0-9_-]{1,64}$")]
+    name: SchemaName
     schema: Schema = msgspec.UNSET
     description: str | None = None
     strict: bool | None = None

@@ -90,7 +90,7 @@ def test_content_is_null_only_beside_tool_calls(parts: list[Part], content: str 
 def test_the_blocks_of_a_choice_are_in_the_order_in_which_they_came() -> None:
     whole = WholeChoice(0)
     for part in [*PARTS, Content("and "), Content("on")]:
-        whole.add(Update(0, [part], stop_string="!"))
+        whole.add(Update(0, [part], "stop", stop_string="!"))
     assert whole.blocks == [
         WholeReasoning(["let me ", "think"]),
         WholeText(["I call ", "two"]),

@@ -108,6 +108,17 @@ def events(text: str) -> list[Any]:
     return found
 
 
+def named_events(text: str) -> list[dict[str, Any]]:
+    """The data of a stream's events, each of which is named after its type. Every line is accounted for."""
+    assert text.endswith("\n\n")
+    found = []
+    for block in text.removesuffix("\n\n").split("\n\n"):
+        name, data = block.split("\n")
+        found.append(json.loads(data.removeprefix("data: ")))
+        assert name == f"event: {found[-1]['type']}"
+    return found
+
+
 class RawClient:
     """A plain TCP connection, for requests that a well-behaved client cannot send."""
 

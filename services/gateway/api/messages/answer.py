@@ -57,6 +57,8 @@ def usage_fields(usage: Usage) -> MessageUsage:
 class MessagesAnswer:
     """Builds the answer to one request. It has one choice."""
 
+    failure = None
+
     def __init__(self, head: AnswerHead, body: MessagesParameters) -> None:
         self._head = head
         self._body = body

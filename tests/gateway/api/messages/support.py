@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import httpx
 from pydantic_core import from_json
 
-from tests.gateway.support.running import RunningGateway
+from tests.gateway.support.running import RunningGateway, named_events
 
 SCHEMA: Any = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 WEATHER: Any = {"name": "weather", "description": "d", "input_schema": SCHEMA}
@@ -32,17 +31,6 @@ async def streamed(gateway: RunningGateway, **fields: Any) -> list[dict[str, Any
     assert response.status_code == 200, response.text
     assert response.headers["content-type"].startswith("text/event-stream")
     return named_events(response.text)
-
-
-def named_events(text: str) -> list[dict[str, Any]]:
-    """The data of a stream's events, each of which is named after its type. Every line is accounted for."""
-    assert text.endswith("\n\n")
-    found = []
-    for block in text.removesuffix("\n\n").split("\n\n"):
-        name, data = block.split("\n")
-        found.append(json.loads(data.removeprefix("data: ")))
-        assert name == f"event: {found[-1]['type']}"
-    return found
 
 
 def put_together(events: list[dict[str, Any]]) -> dict[str, Any]:
