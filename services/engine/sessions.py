@@ -41,8 +41,7 @@ class FramedRequest(LiveRequest):
         if not self._started:
             self._started = True
             self._session.put_event(engine_pb2.FrameEvent(handle=self.handle, start=stream_start(self.sequence)))
-        for token_id in token_ids:
-            self._session.put_token(self.handle, token_id)
+        self._session.put_tokens(self.handle, token_ids)
         if logprobs is not None:
             self._session.put_logprobs(self.handle, logprobs)
 
@@ -85,11 +84,12 @@ class FrameSession:
         if handle in self.requests:
             raise HandleInUse(f"the session has a running request with the handle {handle}", "handle")
 
-    def put_token(self, handle: int, token_id: int) -> None:
+    def put_tokens(self, handle: int, token_ids: Iterable[int]) -> None:
         if not self._token_ids:
             self._wake.set()
-        self._handles.append(handle)
-        self._token_ids.append(token_id)
+        for token_id in token_ids:
+            self._handles.append(handle)
+            self._token_ids.append(token_id)
 
     def put_logprobs(self, handle: int, logprobs: TokenLogprobs) -> None:
         """Those of the tokens that were put for the handle just before."""

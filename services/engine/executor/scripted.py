@@ -124,32 +124,21 @@ class ScriptedExecutor:
     def execute(self, plan: StepPlan) -> StepResult:
         """The token of output position n is the script's n-th one, or the next after it that is allowed; where the
         script has none, the allowed one with the lowest id."""
-        jobs = {entry.sequence_id: entry.sampling for entry in plan.sequences if entry.sampling}
-        known = self._replayed
-        self._replayed = {
-            sequence_id: known.get(sequence_id) or self._script.token_ids_for(sampling[0].prompt_ids)
-            for sequence_id, sampling in jobs.items()
-        }
-        tokens = {
-            sequence_id: [_next_token(self._replayed[sequence_id], job) for job in sampling]
-            for sequence_id, sampling in jobs.items()
-        }
+        known, self._replayed = self._replayed, {}
+        result = StepResult(plan.number, {})
+        for entry in plan.sequences:
+            if entry.sampling:
+                script = known.get(entry.sequence_id) or self._script.token_ids_for(entry.sampling[0].prompt_ids)
+                self._replayed[entry.sequence_id] = script
+                token_ids = result.token_ids[entry.sequence_id] = [_next_token(script, job) for job in entry.sampling]
+                if entry.num_logprobs is not None:
+                    result.logprobs[entry.sequence_id] = self._made_up(token_ids, entry.num_logprobs)
+            if entry.scoring is not None:
+                scored = self._made_up(entry.scoring.next_ids, entry.scoring.num_top)
+                result.prompt_logprobs[entry.sequence_id] = scored
         if all(_continues_output(entry) for entry in plan.sequences):
             self._wait_for_clock()
-        return StepResult(
-            plan.number,
-            tokens,
-            {
-                p.sequence_id: self._made_up(tokens[p.sequence_id], p.num_logprobs)
-                for p in plan.sequences
-                if p.sampling and p.num_logprobs is not None
-            },
-            {
-                p.sequence_id: self._made_up(p.scoring.next_ids, p.scoring.num_top)
-                for p in plan.sequences
-                if p.scoring is not None
-            },
-        )
+        return result
 
     def _made_up(self, token_ids: Sequence[int], num_top: int) -> TokenLogprobs:
         """Each token is the most probable one, with 1/2; the ids after it follow with 1/4, 1/8 and so on."""
@@ -180,6 +169,8 @@ def _continues_output(entry: SequencePlan) -> bool:
 
 def _next_token(script: tuple[int, ...], job: SamplingJob) -> int:
     position = len(job.output_ids)
+    if job.mask is None and not job.forbidden_ids:
+        return script[position % len(script)]
     following = (script[(position + offset) % len(script)] for offset in range(len(script)))
     is_allowed = _allowance(job)
     allowed = next((token_id for token_id in following if is_allowed(token_id)), None)

@@ -98,15 +98,16 @@ class KvCache:
         Pages that it fills go into the tree. Where the tree has an equal page, the sequence uses that one from the next
         step on. Returns the pages so given up, which the step still writes: the caller frees them after it.
         """
+        sequence.num_computed = end
+        first, last = sequence.num_full_pages, end // self.page_size
         given_up: list[int] = []
-        for index in range(sequence.num_full_pages, end // self.page_size):
+        for index in range(first, last):
             page = sequence.page_table[index]
             node = self._tree.insert(sequence.path[-1], self._page_key(sequence, index), page)
             if node.page != page:
                 given_up.append(page)
                 sequence.page_table[index] = node.page
             sequence.path.append(node)
-        sequence.num_computed = end
         return given_up
 
     def release(self, sequence: Sequence) -> None:

@@ -115,14 +115,14 @@ class Scheduler:
         decodes: list[Sequence] = []
         prefills: deque[Sequence] = deque()
         for sequence in self._running:
-            (decodes if sequence.num_tokens - sequence.num_computed == 1 else prefills).append(sequence)
+            (decodes if sequence.num_left == 1 else prefills).append(sequence)
         for sequence in decodes:
             self._schedule(step, sequence)
         self._schedule_prefills(step, prefills)
         self._speculator.add_guesses(step, len(self._running))
         self._steps += 1
         self.counters.steps += 1
-        self.counters.computed_tokens += step.plan.num_tokens
+        self.counters.computed_tokens += self._config.max_batch_tokens - step.budget
         self._step = step
         return step.plan
 
@@ -132,19 +132,21 @@ class Scheduler:
         Raises StepOrderError, and changes nothing, if plan and result are not those of the step in flight.
         """
         step = self._step
-        sampled = {entry.sequence_id: len(entry.sampling) for entry in plan.sequences if entry.sampling}
         if step is None or step.plan is not plan:
             raise StepOrderError(f"step {plan.number} is not in flight")
-        given = {sequence_id: len(token_ids) for sequence_id, token_ids in result.token_ids.items()}
-        if result.number != plan.number or given != sampled:
+        num_samples = dict(zip(result.token_ids, map(len, result.token_ids.values()), strict=True))
+        if result.number != plan.number or num_samples != step.num_samples:
             raise StepOrderError(f"result {result.number} does not fit step {plan.number}")
         self._step = None
         now = self._clock()
         self._speculator.note_step(step, (now - step.started_ns) / 1e9)
-        outputs = self._prefill_outputs(step, result, now)
-        for entry in plan.sequences:
-            sequence = step.sequences[entry.sequence_id]
-            if entry.sampling and sequence.state is SequenceState.RUNNING:
+        outputs: list[SequenceOutput] = []
+        for entry, sequence in zip(plan.sequences, step.sequences.values(), strict=True):
+            if sequence.state is not SequenceState.RUNNING:
+                continue
+            if not entry.sampling or entry.scoring is not None:
+                outputs += self._prefill_output(entry, sequence, result, now)
+            if entry.sampling:
                 token_ids = self._speculator.held(sequence, entry, result.token_ids[entry.sequence_id])
                 outputs.append(self._append_tokens(sequence, token_ids, result, now))
         for sequence in step.aborted:
@@ -220,47 +222,31 @@ class Scheduler:
         """Adds a sequence's next tokens to the step, as many as budget and pages allow."""
         if sequence.state is not SequenceState.RUNNING:
             return  # preempted a moment ago for one before it
-        first_prefill = not sequence.output_ids and sequence.preemptions == 0
-        if sequence.num_tokens - sequence.num_computed > 1:
+        first_prefill = not (sequence.output_ids or sequence.preemptions)
+        left = sequence.num_left
+        if left > 1:
             gained = self._cache.take_shared(sequence)
+            left -= gained
             if first_prefill:
                 sequence.cached_tokens += gained
                 self.counters.prefix_hit_tokens += gained
         start = sequence.num_computed
-        end = self._secure_pages(step, sequence, min(sequence.num_tokens, start + step.budget))
+        end = self._secure_pages(step, sequence, start + min(left, step.budget))
         if end == start:
             return
         if first_prefill:
             self.counters.prefix_miss_tokens += end - start
         if sequence.first_scheduled_ns is None:
             sequence.first_scheduled_ns = step.started_ns
-        step.plan.sequences.append(self._sequence_plan(sequence, start, end))
+        sampling = []
+        if end - start == left and not sequence.is_prefill_only:
+            sampling.append(_sampling_job(sequence))
+            step.num_samples[sequence.sequence_id] = 1
+        step.plan.sequences.append(_sequence_plan(sequence, start, end, sampling))
         step.sequences[sequence.sequence_id] = sequence
         step.budget -= end - start
         # After the plan has its copy of the page table: the step writes the pages that commit gives up.
         step.given_up_pages += self._cache.commit(sequence, end)
-
-    def _sequence_plan(self, sequence: Sequence, start: int, end: int) -> SequencePlan:
-        jobs = []
-        if end == sequence.num_tokens and not sequence.is_prefill_only:
-            jobs.append(
-                SamplingJob(
-                    sequence.sampling,
-                    sequence.prompt_ids,
-                    sequence.output_ids,
-                    sequence.forbidden_ids(len(sequence.output_ids)),
-                )
-            )
-        return SequencePlan(
-            sequence_id=sequence.sequence_id,
-            token_ids=sequence.token_slice(start, end),
-            start=start,
-            page_table=sequence.page_table.copy(),
-            sampling=jobs,
-            num_logprobs=sequence.logprobs,
-            scoring=None if sequence.prompt_logprobs is None else _scoring_job(sequence, start, end),
-            grammar=sequence.grammar,
-        )
 
     def _secure_pages(self, step: Step, sequence: Sequence, end: int) -> int:
         """Gives a sequence pages for its tokens up to `end`; returns how far they reach, at most `end`."""
@@ -313,63 +299,61 @@ class Scheduler:
         available = self._cache.num_available
         return needed <= available or needed - self._cache.count_shared_in_use(sequence) <= available
 
-    def _prefill_outputs(self, step: Step, result: StepResult, now: int) -> list[SequenceOutput]:
-        """Scores of prompt tokens, and the ends of sequences that were only to be prefilled."""
-        outputs: list[SequenceOutput] = []
-        for entry in step.plan.sequences:
-            if entry.scoring is None and entry.sampling:
-                continue
-            sequence = step.sequences[entry.sequence_id]
-            is_over = sequence.is_prefill_only and sequence.num_computed == sequence.num_tokens
-            if sequence.state is not SequenceState.RUNNING or not (is_over or entry.scoring):
-                continue
-            output = SequenceOutput(sequence, [], None, prompt_logprobs=result.prompt_logprobs.get(entry.sequence_id))
-            if output.prompt_logprobs is not None:
-                sequence.num_scored = entry.start + entry.scoring.rows.stop if entry.scoring else sequence.num_scored
-            if is_over:
-                sequence.first_token_ns = sequence.last_token_ns = now
-                output.finish_reason = FinishReason.LENGTH
-                self._finish(sequence, FinishReason.LENGTH)
-            outputs.append(output)
-        return outputs
+    def _prefill_output(
+        self, entry: SequencePlan, sequence: Sequence, result: StepResult, now: int
+    ) -> list[SequenceOutput]:
+        """Scores of prompt tokens, and the end of one that was only to be prefilled, if it is either."""
+        is_over = sequence.is_prefill_only and sequence.num_left == 0
+        if not is_over and entry.scoring is None:
+            return []
+        output = SequenceOutput(sequence, [], None, prompt_logprobs=result.prompt_logprobs.get(entry.sequence_id))
+        if output.prompt_logprobs is not None and entry.scoring is not None:
+            sequence.num_scored = entry.start + entry.scoring.rows.stop
+        if is_over:
+            sequence.first_token_ns = sequence.last_token_ns = now
+            output.finish_reason = FinishReason.LENGTH
+            self._finish(sequence, FinishReason.LENGTH)
+        return [output]
 
     def _append_tokens(self, sequence: Sequence, token_ids: list[int], result: StepResult, now: int) -> SequenceOutput:
         """Adds new tokens up to the one that ends the sequence, if any of them does."""
         if sequence.first_token_ns is None:
             sequence.first_token_ns = now
         sequence.last_token_ns = now
-        output = SequenceOutput(sequence, [], None)
-        for token_id in token_ids:
-            output.finish_reason = self._append_token(sequence, token_id)
-            if output.finish_reason is not FinishReason.ERROR:
-                output.token_ids.append(token_id)
-            if output.finish_reason is not None:
+        reason = None
+        for count, token_id in enumerate(token_ids):
+            reason = self._append_token(sequence, token_id)
+            if reason is not None:
+                token_ids = token_ids[: count if reason is FinishReason.ERROR else count + 1]
                 break
-        # All but the last are computed: those that held as guesses were in the step that is over.
-        for page in self._cache.commit(sequence, max(sequence.num_computed, sequence.num_tokens - 1)):
-            self._cache.free(page)
-        if output.finish_reason is not None:
-            self._finish(sequence, output.finish_reason)
+        output = SequenceOutput(sequence, token_ids, reason)
+        if sequence.num_left > 1:  # guesses that held: they were computed by the step that is over
+            for page in self._cache.commit(sequence, sequence.num_tokens - 1):
+                self._cache.free(page)
+        if reason is not None:
+            self._finish(sequence, reason)
         if sequence.logprobs is not None:
             scores = result.logprobs[sequence.sequence_id]
-            output.logprobs = scores.part(0, len(output.token_ids), scores.num_top)
+            output.logprobs = scores.part(0, len(token_ids), scores.num_top)
         return output
 
     def _append_token(self, sequence: Sequence, token_id: int) -> FinishReason | None:
         """Returns why the token ends the sequence, if it does."""
-        may_stop = len(sequence.output_ids) >= sequence.stop.min_tokens
-        grammar = sequence.grammar
-        is_complete = grammar is not None and grammar.accept(token_id)
-        if grammar is not None and grammar.failure:
-            return FinishReason.ERROR
+        stop, grammar = sequence.stop, sequence.grammar
+        is_complete = ends_form = False
+        if grammar is not None:
+            is_complete = grammar.accept(token_id)
+            if grammar.failure:
+                return FinishReason.ERROR
+            ends_form = token_id in grammar.ending_ids
+        num_before = len(sequence.output_ids)
         sequence.output_ids.append(token_id)
-        ends_form = grammar is not None and token_id in grammar.ending_ids
-        if ends_form or (may_stop and token_id in sequence.stop.stop_token_ids):
+        if ends_form or (token_id in stop.stop_token_ids and num_before >= stop.min_tokens):
             sequence.stop_token_id = token_id
             return FinishReason.STOP
         if is_complete:
             return FinishReason.STOP
-        if len(sequence.output_ids) >= sequence.stop.max_tokens or sequence.num_tokens >= self._max_model_len:
+        if num_before + 1 >= stop.max_tokens or sequence.num_tokens >= self._max_model_len:
             return FinishReason.LENGTH
         return None
 
@@ -383,6 +367,24 @@ class Scheduler:
         sequence.state = SequenceState.FINISHED
         sequence.finish_reason = reason
         del self._live[sequence.sequence_id]
+
+
+def _sequence_plan(sequence: Sequence, start: int, end: int, sampling: list[SamplingJob]) -> SequencePlan:
+    return SequencePlan(
+        sequence.sequence_id,
+        sequence.token_slice(start, end),
+        start,
+        sequence.page_table.copy(),
+        sampling,
+        sequence.logprobs,
+        None if sequence.prompt_logprobs is None else _scoring_job(sequence, start, end),
+        sequence.grammar,
+    )
+
+
+def _sampling_job(sequence: Sequence) -> SamplingJob:
+    forbidden_ids = sequence.forbidden_ids(len(sequence.output_ids))
+    return SamplingJob(sequence.sampling, sequence.prompt_ids, sequence.output_ids, forbidden_ids)
 
 
 def _scoring_job(sequence: Sequence, start: int, end: int) -> ScoringJob | None:

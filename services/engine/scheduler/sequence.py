@@ -69,6 +69,11 @@ class Sequence:
         return len(self.prompt_ids) + len(self.output_ids)
 
     @property
+    def num_left(self) -> int:
+        """Tokens of prompt and output that are yet to be computed."""
+        return len(self.prompt_ids) + len(self.output_ids) - self.num_computed
+
+    @property
     def is_prefill_only(self) -> bool:
         """The prompt is computed and nothing is generated."""
         return self.stop.max_tokens == 0
@@ -85,7 +90,7 @@ class Sequence:
     @property
     def num_full_pages(self) -> int:
         """Leading pages of `page_table` that are nodes of the prefix tree; those behind them are the sequence's own."""
-        return max(len(self.path) - 1, 0)
+        return len(self.path) - 1 if self.path else 0
 
     def token_slice(self, start: int, stop: int) -> list[int]:
         """Token ids at positions `start` … `stop - 1` of prompt and output."""

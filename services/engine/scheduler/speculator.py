@@ -45,13 +45,14 @@ class Speculator:
             del guesses[self._secure_pages(sequence, len(guesses), num_running) :]
             if guesses:
                 step.budget -= len(guesses)
+                step.num_samples[entry.sequence_id] += len(guesses)
                 _extend(entry, sequence, guesses)
 
     def held(self, sequence: Sequence, entry: SequencePlan, sampled: list[int]) -> list[int]:
         """The samples that count: those up to the first one that is not as guessed. sampled: one per job."""
-        guesses = entry.guesses
-        if not guesses or sequence.speculation is None:
+        if len(sampled) == 1 or sequence.speculation is None:
             return sampled
+        guesses = entry.guesses
         held = 0
         while held < len(guesses) and sampled[held] == guesses[held]:
             held += 1

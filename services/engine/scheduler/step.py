@@ -34,6 +34,7 @@ class Step:
     budget: int  # tokens that may still be added
     started_ns: int
     sequences: dict[int, Sequence] = field(default_factory=dict)  # by id, in the order of plan.sequences
+    num_samples: dict[int, int] = field(default_factory=dict)  # by id, of the sequences that have any
     short_of_pages: bool = False
     given_up_pages: list[int] = field(default_factory=list)  # written by the step, to be freed after it
     aborted: list[Sequence] = field(default_factory=list)  # while in flight; they hold their pages until it is over
