@@ -19,6 +19,11 @@ Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 Continuation: TypeAlias = "Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]]"
 
 
+def undecodable() -> InvalidArgument:
+    """The error for such a request."""
+    return InvalidArgument("the request's bytes are not the message that the method takes")
+
+
 class RefuseUndecodable(grpc.aio.ServerInterceptor):
     """Ends calls of one undecodable request with INVALID_ARGUMENT. Concerns handlers that are coroutine functions."""
 
@@ -53,7 +58,7 @@ def _with_check(handler: Handler) -> Handler:
 
     async def checked(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         if request is None:
-            await abort(context, InvalidArgument("the request's bytes are not the message that the method takes"))
+            await abort(context, undecodable())
         return await handle(request, context)
 
     return make(checked, request_deserializer=decode_or_none, response_serializer=handler.response_serializer)

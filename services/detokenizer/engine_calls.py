@@ -18,9 +18,13 @@ class CallTransport:
         self._links = EngineLinks()
         self._calls = 0
 
+    def open(self, address: str, caller: RequestContext) -> CallRun:
+        return CallRun(self, address, caller)
+
     async def run(
-        self, address: str, request: engine_pb2.GenerateRequest, caller: RequestContext, sink: TokenSink
+        self, address: str, caller: RequestContext, request: engine_pb2.GenerateRequest, sink: TokenSink
     ) -> None:
+        """See `EngineRun.run`."""
         with self._links.use(address) as link:
             call = link.stub.Generate(request, metadata=caller.metadata(), timeout=caller.time_remaining())
             self._calls += 1
@@ -50,3 +54,18 @@ class CallTransport:
 
     async def close(self) -> None:
         await self._links.close()
+
+
+class CallRun:
+    """An EngineRun. Its call is opened with the request."""
+
+    def __init__(self, transport: CallTransport, address: str, caller: RequestContext) -> None:
+        self._transport = transport
+        self.address = address
+        self._caller = caller
+
+    async def run(self, request: engine_pb2.GenerateRequest, sink: TokenSink) -> None:
+        await self._transport.run(self.address, self._caller, request, sink)
+
+    def close(self) -> None:
+        """Holds nothing."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import grpc
 
 from services.common.channels import open_channel
 from services.common.errors import QueueFull
 from services.detokenizer.engine_address import grpc_target
-from services.pb.postroad.v1 import engine_pb2_grpc
+from services.pb.postroad.v1 import engine_pb2, engine_pb2_grpc
 
 MAX_LINKS = 64  # engines at a time: callers name them
 
@@ -23,8 +23,20 @@ class EngineLink:
 
     address: str
     channel: grpc.aio.Channel
-    stub: engine_pb2_grpc.EngineStub
+    stub: engine_pb2_grpc.EngineStub = field(init=False)
+    # GenerateFramed for a call that opens before its message is known: on the wire the same as the stub's.
+    generate_framed: grpc.aio.StreamUnaryMultiCallable[
+        engine_pb2.GenerateFramedRequest, engine_pb2.GenerateFramedResponse
+    ] = field(init=False)
     users: int = 0
+
+    def __post_init__(self) -> None:
+        self.stub = engine_pb2_grpc.EngineStub(self.channel)
+        self.generate_framed = self.channel.stream_unary(
+            "/postroad.v1.Engine/GenerateFramed",
+            request_serializer=engine_pb2.GenerateFramedRequest.SerializeToString,
+            response_deserializer=engine_pb2.GenerateFramedResponse.FromString,
+        )
 
 
 class EngineLinks:
@@ -64,7 +76,7 @@ class EngineLinks:
         # pick_first, one connection: a frame session and the calls that name it must meet at the same engine.
         # Its own: an engine that is back is reached at once, whatever the station's other channel to it waits for.
         channel = open_channel(grpc_target(address), "pick_first", own_connection=True)
-        link = self._links[address] = EngineLink(address, channel, engine_pb2_grpc.EngineStub(channel))
+        link = self._links[address] = EngineLink(address, channel)
         self._watchers[link] = asyncio.create_task(self._watch(link))
         return link
 

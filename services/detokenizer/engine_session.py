@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from asyncio import InvalidStateError
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Self
 
 import grpc
@@ -11,6 +13,7 @@ from structlog.typing import FilteringBoundLogger
 
 from services.common.errors import EngineLost, SessionUnknown
 from services.common.request_context import RequestContext
+from services.detokenizer.engine_links import EngineLink
 from services.detokenizer.token_sink import TokenSink, engine_error
 from services.pb.postroad.v1 import engine_pb2, engine_pb2_grpc
 
@@ -18,6 +21,24 @@ OPEN_TIMEOUT = 5.0  # seconds until the first frame
 _HANDLES = 1 << 32
 
 FrameStream = grpc.aio.UnaryStreamCall[engine_pb2.OpenFramesRequest, engine_pb2.StepFrame]
+
+
+class GenerateCall:
+    """A call of GenerateFramed, opened before its message is known."""
+
+    def __init__(self, link: EngineLink, caller: RequestContext) -> None:
+        self._call = link.generate_framed(metadata=caller.metadata(), timeout=caller.time_remaining())
+
+    async def finish(self, message: engine_pb2.GenerateFramedRequest) -> None:
+        """Sends the message, and returns once the engine has ended the call. Raises AioRpcError."""
+        with suppress(InvalidStateError):  # the call has failed by now: awaiting it says why
+            await self._call.write(message)
+            await self._call.done_writing()
+        await self._call
+
+    def cancel(self) -> None:
+        """Ends the call, and the request in the engine with it. Nothing happens to one that has ended."""
+        self._call.cancel()
 
 
 class _Rider:
@@ -35,13 +56,11 @@ class FrameSession:
 
     def __init__(
         self,
-        stub: engine_pb2_grpc.EngineStub,
         frames: FrameStream,
         session_id: int,
         on_lost: Callable[[], object],
         log: FilteringBoundLogger,
     ) -> None:
-        self._stub = stub
         self._frames = frames
         self._session_id = session_id
         self._on_lost = on_lost
@@ -66,24 +85,20 @@ class FrameSession:
             raise engine_error(error) from error
         if not isinstance(first, engine_pb2.StepFrame):
             raise EngineLost("the engine ended the frame stream at once")
-        return cls(stub, frames, first.session_id, on_lost, log)
+        return cls(frames, first.session_id, on_lost, log)
 
     def __len__(self) -> int:
         return len(self._riders)
 
-    async def run(self, request: engine_pb2.GenerateRequest, caller: RequestContext, sink: TokenSink) -> None:
-        """Runs one request; see `EngineTransport.run`. Raises SessionUnknown if the session is no more."""
+    async def run(self, request: engine_pb2.GenerateRequest, call: GenerateCall, sink: TokenSink) -> None:
+        """Runs one request by its call; see `EngineRun.run`. Raises SessionUnknown if the session is no more."""
         if self._lost:
             raise SessionUnknown("the frame session was lost")
         handle = self._free_handle()
         rider = self._riders[handle] = _Rider(sink)
-        call = self._stub.GenerateFramed(
-            engine_pb2.GenerateFramedRequest(session_id=self._session_id, handle=handle, request=request),
-            metadata=caller.metadata(),
-            timeout=caller.time_remaining(),
-        )
+        message = engine_pb2.GenerateFramedRequest(session_id=self._session_id, handle=handle, request=request)
         try:
-            await call
+            await call.finish(message)
             # The call and the frames have no mutual order: the last tokens may still be on their way.
             await rider.ended.wait()
         except grpc.aio.AioRpcError as error:

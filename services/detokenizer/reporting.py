@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from structlog.typing import FilteringBoundLogger
 
-from services.common.errors import PostroadError
+from services.common.errors import InvalidArgument, PostroadError
 from services.common.request_context import RequestContext
 from services.common.tracing import Attributes, OpenSpan
 from services.detokenizer.accounting import Timeline
@@ -21,13 +21,23 @@ from services.pb.postroad.v1 import common_pb2
 _OUTCOMES = {common_pb2.FINISH_REASON_STOP: "stop", common_pb2.FINISH_REASON_LENGTH: "length"}
 
 
+class NoRequest(InvalidArgument):
+    """The call ended before its request came."""
+
+
 @dataclass(slots=True)
 class Departure:
     """How a request left: its stream, as far as it got one, and what ended it otherwise than by its text's end."""
 
+    has_request: bool = False  # the call was opened, and then its request came
     stream: TextStream | None = None
     messages: int = 0
     raised: BaseException | None = None
+
+    @property
+    def was_taken_back(self) -> bool:
+        """The call ended before its request came, as happens where the prompt is refused: nothing to report."""
+        return not self.has_request and isinstance(self.raised, asyncio.CancelledError | NoRequest)
 
     @contextmanager
     def noted(self) -> Iterator[None]:

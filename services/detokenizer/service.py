@@ -5,29 +5,33 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 from structlog.typing import FilteringBoundLogger
 
 from services.common.errors import Internal, InvalidArgument, NotReady, PostroadError, rpc_errors
 from services.common.live_requests import LiveRequests
 from services.common.request_context import ENGINE_KEY, RequestContext
 from services.common.tracing import Tracing
+from services.common.undecodable import undecodable
 from services.detokenizer.accounting import Timeline
 from services.detokenizer.echo import Echo
 from services.detokenizer.engine_address import parse_engine_address
 from services.detokenizer.loaded_tokenizer import LoadedTokenizer
 from services.detokenizer.pacing import Pacer
 from services.detokenizer.pipeline import TextPipeline
-from services.detokenizer.reporting import Departure, Reporter
+from services.detokenizer.reporting import Departure, NoRequest, Reporter
 from services.detokenizer.scored_tokens import PromptTokens, ScoredPipeline
 from services.detokenizer.stop import StopMatcher
 from services.detokenizer.text_stream import TextStream
-from services.detokenizer.token_sink import EngineTransport
+from services.detokenizer.token_sink import EngineRun, EngineTransport
 from services.pb.postroad.v1 import debug_pb2, detokenizer_pb2, detokenizer_pb2_grpc, engine_pb2
 
+SERVICE = "postroad.v1.Detokenizer"
 MAX_STOPS = 16
 MAX_STOP_CHARS = 1024
 
@@ -78,24 +82,31 @@ class DetokenizerService(detokenizer_pb2_grpc.DetokenizerServicer):
                 text = await asyncio.to_thread(self._tokenizer().decode, request.ids, skip_special_tokens=skip)
         return detokenizer_pb2.DecodeResponse(text=text)
 
-    async def Generate(self, request: detokenizer_pb2.GenerateTextRequest, context: Context) -> None:
+    async def Generate(self, _requests: object, context: Context) -> None:
+        """Serves a call from its opening on, which may be well before its one request: see `register`."""
         # A coroutine that writes, not a generator that yields: a cancellation reaches its `finally` at once, whereas a
         # generator that is suspended at `yield` learns of it when it is collected.
-        timeline = Timeline.begin()
+        timeline, departure = Timeline.begin(), Departure()
         caller = RequestContext.from_grpc(context)
         span = self._tracing.open("detokenizer.generate", caller.traceparent)
-        departure = Departure()
         try:
             async with rpc_errors(context, self._log, caller.request_id):
-                with departure.noted(), self._live.enter():
-                    stream = departure.stream = await self._open_stream(request, timeline)
-                    run = self._start_engine(replace(caller, traceparent=span.traceparent), request.request, stream)
-                    try:
-                        await self._send(stream, run, context, departure)
-                    finally:
-                        _leave_engine(run, stream)
+                with departure.noted(), ExitStack() as held:
+                    engine = self._open_engine(replace(caller, traceparent=span.traceparent))
+                    held.callback(engine.close)
+                    request = await _request_of(context)
+                    timeline.arrival, departure.has_request = time.perf_counter_ns(), True
+                    with self._live.enter():
+                        stream = departure.stream = await self._open_stream(request, timeline)
+                        run = self._start_engine(engine, caller.request_id, request.request, stream)
+                        held.pop_all()  # it is the run's from here on
+                        try:
+                            await self._send(stream, run, context, departure)
+                        finally:
+                            _leave_engine(run, stream)
         finally:
-            self._reporter.report(caller, departure, timeline, span)
+            if not departure.was_taken_back:
+                self._reporter.report(caller, departure, timeline, span)
 
     async def _send(self, stream: TextStream, run: asyncio.Task[None], context: Context, departure: Departure) -> None:
         is_last = False
@@ -145,34 +156,70 @@ class DetokenizerService(detokenizer_pb2_grpc.DetokenizerServicer):
             prompt_scores=prompt_tokens,
         )
 
+    def _open_engine(self, caller: RequestContext) -> EngineRun:
+        return self._transport.open(self._engine if caller.engine is None else _parse_engine(caller.engine), caller)
+
     def _start_engine(
-        self, caller: RequestContext, request: engine_pb2.GenerateRequest, stream: TextStream
+        self, engine: EngineRun, request_id: str, request: engine_pb2.GenerateRequest, stream: TextStream
     ) -> asyncio.Task[None]:
-        address = self._engine if caller.engine is None else _parse_engine(caller.engine)
+        """Runs the request in a task, which closes `engine`."""
         stream.timeline.engine_called = time.perf_counter_ns()
-        run = asyncio.create_task(self._run_engine(address, caller, request, stream))
+        run = asyncio.create_task(self._run_engine(engine, request_id, request, stream))
         self._runs.add(run)
         run.add_done_callback(self._runs.discard)
+        run.add_done_callback(lambda _: engine.close())  # also of a task that is cancelled before it begins
         return run
 
     async def _run_engine(
-        self, address: str, caller: RequestContext, request: engine_pb2.GenerateRequest, stream: TextStream
+        self, engine: EngineRun, request_id: str, request: engine_pb2.GenerateRequest, stream: TextStream
     ) -> None:
         try:
-            await self._transport.run(address, request, caller, stream)
+            await engine.run(request, stream)
         except PostroadError as error:
             if isinstance(cause := error.__cause__, grpc.aio.AioRpcError):
                 self._log.info(
                     "engine call failed",
-                    request_id=caller.request_id,
-                    engine=address,
+                    request_id=request_id,
+                    engine=engine.address,
                     reason=error.reason,
                     cause=cause.details(),
                 )
             stream.on_error(error)
         except Exception:
-            self._log.exception("unexpected error", request_id=caller.request_id)
+            self._log.exception("unexpected error", request_id=request_id)
             stream.on_error(Internal("internal error"))
+
+
+def register(service: DetokenizerService, server: grpc.aio.Server) -> None:
+    """Adds the service to a server.
+
+    Generate is served as a stream of requests, of which there is one. On the wire that is the same, and the handler
+    starts when the call is opened: what it needs of the engine is opened while the caller still makes the request.
+    """
+    detokenizer_pb2_grpc.add_DetokenizerServicer_to_server(service, server)
+    generate = grpc.stream_stream_rpc_method_handler(
+        service.Generate,
+        request_deserializer=_message_or_none,
+        response_serializer=detokenizer_pb2.TextDelta.SerializeToString,
+    )
+    server.add_registered_method_handlers(SERVICE, {"Generate": generate})
+
+
+def _message_or_none(data: bytes) -> detokenizer_pb2.GenerateTextRequest | None:
+    try:
+        return detokenizer_pb2.GenerateTextRequest.FromString(data)
+    except DecodeError:
+        return None
+
+
+async def _request_of(context: Context) -> detokenizer_pb2.GenerateTextRequest:
+    """The call's one message."""
+    message = await context.read()
+    if message is grpc.aio.EOF:  # of a call that is cancelled, too
+        raise NoRequest("the call has no request")
+    if not isinstance(message, detokenizer_pb2.GenerateTextRequest):
+        raise undecodable()
+    return message
 
 
 def _leave_engine(run: asyncio.Task[None], stream: TextStream) -> None:

@@ -18,12 +18,10 @@ from services.detokenizer.engine_frames import FrameTransport
 from services.detokenizer.metrics import DetokenizerMetrics
 from services.detokenizer.pacing import Pacer
 from services.detokenizer.reporting import Reporter
-from services.detokenizer.service import DetokenizerService
+from services.detokenizer.service import SERVICE, DetokenizerService, register
 from services.detokenizer.settings import DetokenizerSettings
 from services.detokenizer.token_sink import EngineTransport
-from services.pb.postroad.v1 import detokenizer_pb2_grpc, engine_pb2
-
-SERVICE = "postroad.v1.Detokenizer"
+from services.pb.postroad.v1 import engine_pb2
 
 
 class DetokenizerStation:
@@ -51,7 +49,7 @@ class DetokenizerStation:
             log,
             max_connection_age=settings.max_connection_age,
         )
-        detokenizer_pb2_grpc.add_DetokenizerServicer_to_server(self._service, self._server.server)
+        register(self._service, self._server.server)
 
     @property
     def port(self) -> int:

@@ -39,17 +39,27 @@ class TokenSink(Protocol):
         """The request failed."""
 
 
-class EngineTransport(Protocol):
-    """Runs requests on engines."""
+class EngineRun(Protocol):
+    """One request's way to its engine, open from before the request is known."""
 
-    async def run(
-        self, address: str, request: engine_pb2.GenerateRequest, caller: RequestContext, sink: TokenSink
-    ) -> None:
-        """Runs one request on the engine at host:port `address`.
+    address: str  # host:port
+
+    async def run(self, request: engine_pb2.GenerateRequest, sink: TokenSink) -> None:
+        """Runs the request; to be called once.
 
         Returns once the engine is done with it. Raises PostroadError if the engine refuses or fails it, EngineLost if
         it cannot be reached. Cancelling this coroutine ends the request in the engine.
         """
+
+    def close(self) -> None:
+        """Lets go of the engine, whether there was a request or not. Idempotent."""
+
+
+class EngineTransport(Protocol):
+    """Runs requests on engines."""
+
+    def open(self, address: str, caller: RequestContext) -> EngineRun:
+        """A run on the engine at host:port `address`, to be closed. Raises QueueFull."""
 
     def read_out(self) -> dict[str, int]:
         """Size of every map that has an entry per request, by name."""

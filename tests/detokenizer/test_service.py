@@ -126,7 +126,7 @@ async def test_fieldbug_07_a_stop_string_that_spans_tokens_is_never_shown_in_par
     transport: Any, include: bool
 ) -> None:
     async with (
-        scripted_engine(saying(" The letter keeps its seal until the end.")) as engine,
+        scripted_engine(saying(" The letter keeps its seal until the end.", step_ms=1)) as engine,
         running_detokenizer(address(engine), engine_transport=transport) as station,
     ):
         message = request(

@@ -16,6 +16,7 @@ import pytest
 
 from services.common.errors import DeadlineExceeded, EngineLost, PostroadError
 from services.common.request_context import ENGINE_KEY
+from services.pb.postroad.v1 import detokenizer_pb2
 from tests.detokenizer.client import Answer, generate, request, rest_of
 from tests.detokenizer.fake_engine import fake_engine
 from tests.engine.running_engine import GatedExecutor
@@ -62,6 +63,29 @@ async def test_fieldbug_20_cancelling_frees_the_sequence(transport: Any) -> None
         await engine.until_idle()
         assert [entry["outcome"] for entry in station.request_logs()] == ["cancelled"] * 2
         assert [entry["outcome"] for entry in engine.request_logs()] == ["cancelled"] * 2
+
+
+async def test_a_call_that_is_opened_ahead_of_its_request() -> None:
+    async with scripted_engine(saying(" a")) as engine, running_detokenizer(address(engine)) as station:
+        open_call = station.channel.stream_stream("/postroad.v1.Detokenizer/Generate")
+        taken_back, used, empty = open_call(), open_call(), open_call()
+        await station.until(lambda held: held["open_runs"] == 3)
+        assert (await station.read_out())["live_requests"] == 0
+
+        taken_back.cancel()
+        await empty.done_writing()
+        assert (await empty.code(), await empty.details()) == (
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "the call has no request",
+        )
+        await used.write(request(params={"max_tokens": 2}).SerializeToString())
+        await used.done_writing()
+        deltas = [detokenizer_pb2.TextDelta.FromString(data) async for data in used]
+        assert "".join(delta.text for delta in deltas) == " a a"
+        await station.until_idle()
+        await engine.until_idle()
+        assert [entry["outcome"] for entry in engine.request_logs()] == ["length"]
+        assert [entry["outcome"] for entry in station.request_logs()] == ["length"]
 
 
 async def test_fieldbug_22_cancelling_reaches_a_handler_that_the_caller_does_not_read() -> None:

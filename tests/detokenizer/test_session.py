@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,7 +81,12 @@ async def frames() -> AsyncIterator[FrameTransport]:
 
 
 def start(transport: EngineTransport, address: str, sink: Sink, request: Any = REQUEST) -> asyncio.Task[None]:
-    return asyncio.create_task(transport.run(address, request, CALLER, sink))
+    return asyncio.create_task(run(transport, address, request, sink))
+
+
+async def run(transport: EngineTransport, address: str, request: Any, sink: Sink) -> None:
+    with closing(transport.open(address, CALLER)) as opened:
+        await opened.run(request, sink)
 
 
 def is_idle(transport: EngineTransport) -> bool:
@@ -206,7 +212,7 @@ async def test_nobody_at_the_address(make: Any) -> None:
     [port] = free_ports(1)
     transport = make()
     with pytest.raises(EngineLost):
-        await transport.run(f"127.0.0.1:{port}", REQUEST, CALLER, Sink())
+        await run(transport, f"127.0.0.1:{port}", REQUEST, Sink())
     assert is_idle(transport)
     await transport.close()
 
@@ -216,12 +222,12 @@ async def test_a_real_engine_by_both_transports(make: Any) -> None:
     transport, sink = make(), Sink()
     async with running_engine(scripted(5, 6, 7)) as engine:
         address = f"127.0.0.1:{engine.station.port}"
-        await transport.run(address, real_request(max_tokens=4), CALLER, sink)
+        await run(transport, address, real_request(max_tokens=4), sink)
         assert (sink.token_ids, sink.starts) == ([5, 6, 7, 5], 1)
         assert sink.end is not None
         assert sink.end.finish_reason == common_pb2.FINISH_REASON_LENGTH
         with pytest.raises(InvalidArgument) as caught:
-            await transport.run(address, real_request(prompt=[10**6], max_tokens=4), CALLER, Sink())
+            await run(transport, address, real_request(prompt=[10**6], max_tokens=4), Sink())
         assert caught.value.param == "prompt_ids"
         assert is_idle(transport)
         await engine.until_idle()
@@ -281,7 +287,7 @@ async def test_a_peer_that_is_no_engine(make: Any) -> None:
     transport = make()
     async with served() as tokenizer:
         with pytest.raises(EngineLost, match="another service"):
-            await transport.run(tokenizer.address, REQUEST, CALLER, Sink())
+            await run(transport, tokenizer.address, REQUEST, Sink())
         assert is_idle(transport)
         await transport.close()
 
