@@ -1,14 +1,8 @@
-"""A call of Detokenizer.Generate, open before its request is known.
-
-Opening is the larger part of a call's cost: its headers, the station's search for the method, a task to handle it.
-Between idle processes it takes about as long as what follows. None of it needs the message, so it is done while the
-message is in the making. For the station it is an ordinary call whose one message comes a little later.
-"""
+"""Calls of Detokenizer.Generate, open before their request is known."""
 
 from __future__ import annotations
 
 from asyncio import InvalidStateError
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
@@ -66,26 +60,3 @@ class GenerateCalls:
         """A call to run a request on `engine`, with the context's metadata and deadline. Its owner closes it."""
         metadata = replace(context, engine=engine.address).metadata()
         return GenerateCall(engine, self._open(metadata=metadata, timeout=context.time_remaining()))
-
-
-class CallAhead:
-    """The call for a request's first try, opened when there is time for it; whoever takes it closes it."""
-
-    def __init__(self, open_call: Callable[[], GenerateCall | None]) -> None:
-        """`open_call` returns None where no engine serves: the request will have to wait for one."""
-        self._open_call = open_call
-        self._call: GenerateCall | None = None
-
-    def open(self) -> None:
-        """Opens the call, unless there is one."""
-        self._call = self._call or self._open_call()
-
-    def take(self) -> GenerateCall | None:
-        """The call, once, if it was opened."""
-        call, self._call = self._call, None
-        return call
-
-    def close(self) -> None:
-        """Closes a call that nobody has taken."""
-        if (call := self.take()) is not None:
-            call.close()

@@ -14,11 +14,13 @@ from structlog.typing import FilteringBoundLogger
 from services.common.errors import DETAILS_KEY, Internal, PostroadError, Unavailable, from_rpc
 from services.common.request_context import RequestContext
 from services.gateway import wire
+from services.gateway.calls_ahead import CallsAhead
 from services.gateway.deltas import Delta
 from services.gateway.errors import is_transient, rename_field
-from services.gateway.generate_call import CallAhead, GenerateCall, GenerateCalls
+from services.gateway.generate_call import GenerateCall, GenerateCalls
 from services.gateway.merging import merge
 from services.gateway.prompts import ChatPrompt, EncodedPrompts, IdsPrompts, Prompts, TextPrompts
+from services.gateway.render_call import RenderCalls
 from services.gateway.replicas import Engine, Station, Stations
 from services.gateway.runs import Run
 from services.gateway.timings import RequestTimes
@@ -42,6 +44,7 @@ class Road:
         self._log = log
         self._tokenizer = tokenizer_pb2_grpc.TokenizerStub(stations.tokenizer.channel)
         self._detokenizer = detokenizer_pb2_grpc.DetokenizerStub(stations.detokenizer.channel)
+        self._render_calls = RenderCalls(stations.tokenizer.channel)
         self._generate_calls = GenerateCalls(stations.detokenizer.channel)
 
     async def encode(
@@ -49,15 +52,15 @@ class Road:
         prompts: Prompts,
         context: RequestContext,
         times: RequestTimes,
-        meanwhile: Callable[[], None] = lambda: None,
+        ahead: CallsAhead | None = None,
     ) -> EncodedPrompts:
         """The token ids of each prompt. Raises what the tokenizer raises, or Unavailable when it does not come back.
 
-        `meanwhile` is called while the tokenizer works, for what can be done until it answers.
+        While the tokenizer works, the call of `ahead` to generate is opened.
         """
         if isinstance(prompts, IdsPrompts):
             return EncodedPrompts(prompts.ids)
-        call = partial(self._tokenise, prompts, context, times, meanwhile)
+        call = partial(self._tokenise, prompts, context, times, ahead)
         return await self._with_retry(call, self._stations.tokenizer, context)
 
     async def text_of(self, ids: list[int], skip_special_tokens: bool, context: RequestContext) -> str:
@@ -91,18 +94,17 @@ class Road:
         prompts: TextPrompts | ChatPrompt,
         context: RequestContext,
         times: RequestTimes,
-        meanwhile: Callable[[], None],
+        ahead: CallsAhead | None,
     ) -> EncodedPrompts:
         times.tokenise_start = time.monotonic_ns()
-        metadata, timeout = context.metadata(), context.time_remaining()
+        ahead = ahead or CallsAhead()
         try:
             if isinstance(prompts, ChatPrompt):
-                rendering = self._tokenizer.RenderChat(wire.render_request(prompts), metadata=metadata, timeout=timeout)
-                meanwhile()
-                encoded = wire.read_rendered(await rendering)
+                encoded = await self._render(prompts, context, ahead)
             else:
+                metadata, timeout = context.metadata(), context.time_remaining()
                 encoding = self._tokenizer.Encode(wire.encode_request(prompts), metadata=metadata, timeout=timeout)
-                meanwhile()
+                ahead.generate.open()
                 encoded = EncodedPrompts([list(one.ids) for one in (await encoding).encodings])
         except grpc.aio.AioRpcError as error:
             typed = self._typed(error, "tokenizer", context)
@@ -112,17 +114,23 @@ class Road:
         times.tokenise_end = time.monotonic_ns()
         return encoded
 
-    def call_ahead(self, context: RequestContext) -> CallAhead:
-        """For `generate_all`, to be opened while the prompts are still in the making."""
+    async def _render(self, prompt: ChatPrompt, context: RequestContext, ahead: CallsAhead) -> EncodedPrompts:
+        with closing(ahead.render.take() or self._render_calls.open(context)) as call:
+            await call.send(wire.render_request(prompt))
+            ahead.generate.open()
+            return wire.read_rendered(await call.response())
 
-        def open_call() -> GenerateCall | None:
+    def calls_ahead(self, context: RequestContext) -> CallsAhead:
+        """For `encode` and `generate_all`: what can be opened before they have anything to send."""
+
+        def open_generate() -> GenerateCall | None:
             engine = self._stations.engines.least_busy()
             return None if engine is None else self._generate_calls.open(engine, context)
 
-        return CallAhead(open_call)
+        return CallsAhead(lambda: self._render_calls.open(context), open_generate)
 
     def generate_all(
-        self, runs: Sequence[Run], context: RequestContext, ahead: CallAhead
+        self, runs: Sequence[Run], context: RequestContext, ahead: CallsAhead
     ) -> AsyncGenerator[Delta, None]:
         """The text of all runs as it comes; each has an ending in its last delta. Closing cancels the work of all.
 
@@ -133,7 +141,9 @@ class Road:
         one_prompt = all(run.prompt == 0 for run in runs)
         return merge([(self.generate if one_prompt else self._generate_named)(run, context, ahead) for run in runs])
 
-    async def _generate_named(self, run: Run, context: RequestContext, ahead: CallAhead) -> AsyncGenerator[Delta, None]:
+    async def _generate_named(
+        self, run: Run, context: RequestContext, ahead: CallsAhead
+    ) -> AsyncGenerator[Delta, None]:
         """As `generate`; an error says which of several prompts it is about."""
         try:
             async with aclosing(self.generate(run, context, ahead)) as deltas:
@@ -143,14 +153,14 @@ class Road:
             rename_field(error, "prompt_ids", f"prompt_ids[{run.prompt}]")
             raise
 
-    async def generate(self, run: Run, context: RequestContext, ahead: CallAhead) -> AsyncGenerator[Delta, None]:
+    async def generate(self, run: Run, context: RequestContext, ahead: CallsAhead) -> AsyncGenerator[Delta, None]:
         """The run's text; the last delta has the ending. Closing the generator cancels the work.
 
         Before the first delta a failure that may pass is tried once more: on another engine, or on the same one after
         it says that it serves. After the first delta it is raised.
         """
         failed: Engine | None = None
-        call, until = ahead.take(), self.patience(context)
+        call, until = ahead.generate.take(), self.patience(context)
         while True:
             if call is None:
                 with self._waiting.place():

@@ -204,6 +204,7 @@ class Dialect(Protocol):
     path: str
     id_prefix: str
     prompt_field: str
+    renders_chat: bool  # its prompts are chats
 
     def parse(self, data: bytes) -> Parsed:
         """The checked body. Raises ApiError 400."""

@@ -222,6 +222,7 @@ class ChatDialect:
 
     path = "/v1/chat/completions"
     id_prefix = "chatcmpl-"
+    renders_chat = True
     prompt_field = "messages"
 
     def __init__(self, formats: FormatSettings) -> None:

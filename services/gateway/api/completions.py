@@ -172,6 +172,7 @@ class CompletionDialect:
 
     path = "/v1/completions"
     id_prefix = "cmpl-"
+    renders_chat = False
     prompt_field = "prompt"
 
     def parse(self, data: bytes) -> Parsed:

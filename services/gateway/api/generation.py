@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, closing
@@ -13,6 +14,7 @@ from services.gateway.api.answers import Answer, AnswerHead, Dialect, Parsed, Re
 from services.gateway.api.choices import Choices, WholeChoice
 from services.gateway.api.endpoint import Endpoint, Exchange
 from services.gateway.api.parameters import MAX_CHOICES, GenerationParameters
+from services.gateway.calls_ahead import CallsAhead
 from services.gateway.deltas import Delta
 from services.gateway.errors import invalid, rename_field
 from services.gateway.forms import OutputForm
@@ -29,8 +31,14 @@ class GenerationEndpoint(Endpoint):
 
     async def serve(self, exchange: Exchange) -> None:
         """Status and headers are sent with the first delta, so that whatever fails before is a proper HTTP error."""
+        with closing(self._gateway.road.calls_ahead(exchange.context)) as ahead:
+            if self._dialect.renders_chat:
+                ahead.render.open()
+                await asyncio.sleep(0)  # the call goes out, and the tokenizer gets ready for what is read here
+            await self._serve(exchange, self._dialect.parse(exchange.body), ahead)
+
+    async def _serve(self, exchange: Exchange, parsed: Parsed, ahead: CallsAhead) -> None:
         context, record, road = exchange.context, exchange.record, self._gateway.road
-        parsed = self._dialect.parse(exchange.body)
         body, prompts, form = parsed.body, parsed.prompts, parsed.form
         record.stream = bool(body.stream)
         if exchange.api_key is not None:
@@ -39,20 +47,19 @@ class GenerationEndpoint(Endpoint):
             raise invalid(f"n must be at most {MAX_CHOICES // prompts.count} with {prompts.count} prompts", "n")
         model = await self._gateway.model(body.model, road.patience(context))
         try:
-            with closing(road.call_ahead(context)) as ahead:
-                encoded = await road.encode(prompts, context, record.times, ahead.open)
-                prompt_tokens = record.prompt_tokens = sum(map(len, encoded.ids))
-                body.limit_to(model.max_model_len - prompt_tokens)
-                reading = parsed.reading(encoded.formats)
-                runs = self._runs(body, encoded.ids, form, reading)
-                record.times.runs = [run.times for run in runs]
-                answer_id = self._dialect.id_prefix + record.request_id
-                head = AnswerHead(answer_id, int(time.time()), model.name, prompt_tokens)
-                answer = self._dialect.answer(head, body)
-                choices = Choices(runs, reading.make_reader)
-                async with aclosing(road.generate_all(runs, context, ahead)) as deltas:
-                    send = self._send_stream if body.stream else self._send_whole
-                    await send(exchange, body, answer, choices, deltas)
+            encoded = await road.encode(prompts, context, record.times, ahead)
+            prompt_tokens = record.prompt_tokens = sum(map(len, encoded.ids))
+            body.limit_to(model.max_model_len - prompt_tokens)
+            reading = parsed.reading(encoded.formats)
+            runs = self._runs(body, encoded.ids, form, reading)
+            record.times.runs = [run.times for run in runs]
+            answer_id = self._dialect.id_prefix + record.request_id
+            head = AnswerHead(answer_id, int(time.time()), model.name, prompt_tokens)
+            answer = self._dialect.answer(head, body)
+            choices = Choices(runs, reading.make_reader)
+            async with aclosing(road.generate_all(runs, context, ahead)) as deltas:
+                send = self._send_stream if body.stream else self._send_whole
+                await send(exchange, body, answer, choices, deltas)
         except PostroadError as error:
             _name_client_fields(error, parsed)
             raise

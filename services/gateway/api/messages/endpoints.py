@@ -40,6 +40,7 @@ class MessagesDialect:
 
     path = "/v1/messages"
     id_prefix = "msg_"
+    renders_chat = True
     prompt_field = "messages"
 
     def __init__(self, formats: FormatSettings) -> None:
