@@ -29,6 +29,7 @@ class ResponseDialect:
 
     path = "/v1/responses"
     id_prefix = ID_PREFIX
+    renders_chat = True
     prompt_field = "input"
 
     def __init__(self, formats: FormatSettings) -> None:
