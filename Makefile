@@ -41,7 +41,7 @@ extras = $(addprefix --extra=,$(1))
 
 .DEFAULT_GOAL := help
 .PHONY: help serve chat test test-all test-containers sanitize test-sanitize check format protos native env-example lock \
-	bench bench-peers bench-step bench-pipe bench-grammar clean serve-env dev-env
+	bench bench-peers bench-step bench-pipe bench-grammar bench-ranks clean serve-env dev-env
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
@@ -101,6 +101,9 @@ bench-pipe: dev-env ## what the road costs per token, without a model (BENCH_FLA
 
 bench-grammar: dev-env ## what structured output costs per token (BENCH_FLAGS=…)
 	$(VENV_PYTHON) -m tests.bench.grammar $(BENCH_FLAGS)
+
+bench-ranks: dev-env ## what the step plans cost between ranks, without a model (BENCH_FLAGS=…)
+	$(VENV_PYTHON) -m tests.bench.ranks $(BENCH_FLAGS)
 
 env-example: dev-env ## write .env.example anew, after a setting has changed
 	$(VENV_PYTHON) deploy/env_example.py

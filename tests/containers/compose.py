@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import signal
@@ -17,7 +18,7 @@ from tests.support.processes import wait_until
 
 PROJECT = "postroad-test"
 NETWORK = f"{PROJECT}_stations"
-GRPC_PORTS = {"tokenizer": 50051, "engine": 50052, "detokenizer": 50053}
+GRPC_PORTS = {"tokenizer": 50051, "engine": 50052, "engine-rank-1": 50052, "detokenizer": 50053}
 METRICS_PORTS = {"tokenizer": 9461, "engine": 9462, "detokenizer": 9463, "gateway": 8000}
 GATEWAYS = 2  # as many ports are published
 UP_SECONDS = 300
@@ -59,6 +60,12 @@ class Compose:
             "POSTROAD_PUBLISH": f"127.0.0.1:{first}-{first + GATEWAYS - 1}",
             "POSTROAD_ENGINE_MEMORY": "4g",
         }
+
+    def with_settings(self, **settings: str) -> Compose:
+        """The same project with other variables."""
+        other = copy.copy(self)
+        other._env = {**self._env, **settings}
+        return other
 
     def run(self, *args: str, timeout: float = 120) -> str:
         """Runs docker compose for the project. Raises AssertionError with its errors."""

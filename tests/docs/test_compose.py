@@ -60,13 +60,25 @@ def test_the_stations_find_each_other() -> None:
 
 def test_every_station_is_confined() -> None:
     services = yaml.safe_load(COMPOSE)["services"]
-    for name in ("gateway", "tokenizer", "detokenizer", "engine"):
+    for name in ("gateway", "tokenizer", "detokenizer", "engine", "engine-rank-1"):
         station = services[name]
         assert station["read_only"], name
         assert station["cap_drop"] == ["ALL"], name
         assert station["restart"] == "unless-stopped", name
         assert "mem_limit" in station, name
         assert ("ports" in station) == (name == "gateway"), name
+
+
+def test_the_second_rank_joins_the_engine_by_its_profile_alone() -> None:
+    services = yaml.safe_load(COMPOSE)["services"]
+    rank = services["engine-rank-1"]
+    assert rank["profiles"] == ["tp2"]
+    assert rank["image"] == services["engine"]["image"]
+    size, number = (int(rank["environment"][f"POSTROAD_ENGINE_{name}"]) for name in ("TENSOR_PARALLEL_SIZE", "RANK"))
+    settings = EngineSettings(
+        tensor_parallel_size=size, rank=number, leader=rank["environment"]["POSTROAD_ENGINE_LEADER"]
+    )
+    assert settings.leader == f"engine:{EngineSettings.model_fields['port'].default}"
 
 
 def test_health_checks_ask_for_the_right_service() -> None:

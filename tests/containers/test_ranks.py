@@ -1,0 +1,67 @@
+"""An engine of two ranks, a container each (profile tp2): it serves, misses a rank that crashes, and is whole again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import grpc
+import pytest
+
+from services.pb.postroad.v1 import debug_pb2, debug_pb2_grpc
+from tests.containers.compose import Compose
+from tests.containers.test_faults import answers, ends, running_streams
+from tests.e2e.client import Client, Streamed, until, user
+
+pytestmark = pytest.mark.containers
+RANKS = ("engine", "engine-rank-1")
+
+
+@pytest.fixture(scope="module")
+def two_ranks(project: Compose) -> Iterator[Compose]:
+    compose = project.with_settings(COMPOSE_PROFILES="tp2", POSTROAD_ENGINE_TENSOR_PARALLEL_SIZE="2")
+    compose.up()
+    yield compose
+    compose.run("rm", "--stop", "--force", "engine-rank-1")
+
+
+@pytest.fixture
+def ranks(two_ranks: Compose) -> Compose:
+    """Whatever the test before did to it, the group is whole."""
+    two_ranks.wait_healthy(RANKS)
+    return two_ranks
+
+
+def steps_followed(compose: Compose) -> int:
+    with grpc.insecure_channel(compose.address("engine-rank-1")) as channel:
+        return int(debug_pb2_grpc.DebugStub(channel).ReadOut(debug_pb2.ReadOutRequest()).counters["rank_steps"])
+
+
+async def test_both_ranks_serve_a_chat(ranks: Compose) -> None:
+    before = steps_followed(ranks)
+    async with Client(ranks) as client:
+        question = {"messages": user("What is the capital of France?"), "temperature": 0, "max_tokens": 20}
+        whole = await client.post("/v1/chat/completions", **question)
+        assert whole.status_code == 200
+        assert "Paris" in whole.json()["choices"][0]["message"]["content"]
+        streamed = await client.stream(**question)
+        assert streamed.done
+        assert streamed.text == whole.json()["choices"][0]["message"]["content"]
+        assert (await client.post("/v1/chat/completions", messages=[])).status_code == 400
+        await client.wait_idle()
+    assert steps_followed(ranks) > before
+
+
+@pytest.mark.parametrize("victim", RANKS)
+async def test_a_rank_that_crashes_ends_its_streams_and_comes_back(ranks: Compose, victim: str) -> None:
+    async with Client(ranks) as client, running_streams(client) as streams:
+        before = {name: ranks.container(name) for name in RANKS}
+        before[victim].kill()
+        for result in await ends(streams):
+            assert isinstance(result, Streamed), result
+            assert result.text
+            assert result.error is not None
+            assert not result.done
+        await until(lambda: answers(client), 90, lambda: f"the group is not in use again without {victim}")
+        restarted = {name for name in RANKS if ranks.container(name).started != before[name].started}
+        assert restarted == {victim}  # the other one keeps its weights
+        await client.wait_idle()
