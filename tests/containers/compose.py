@@ -18,7 +18,7 @@ from tests.support.processes import wait_until
 
 PROJECT = "postroad-test"
 NETWORK = f"{PROJECT}_stations"
-GRPC_PORTS = {"tokenizer": 50051, "engine": 50052, "engine-rank-1": 50052, "detokenizer": 50053}
+GRPC_PORTS = {"tokenizer": 50051, "engine": 50052, "detokenizer": 50053}
 METRICS_PORTS = {"tokenizer": 9461, "engine": 9462, "detokenizer": 9463, "gateway": 8000}
 GATEWAYS = 2  # as many ports are published
 UP_SECONDS = 300

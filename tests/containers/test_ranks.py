@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from services.pb.postroad.v1 import debug_pb2, debug_pb2_grpc
-from tests.containers.compose import Compose
+from tests.containers.compose import GRPC_PORTS, Compose
 from tests.containers.test_faults import answers, ends, running_streams
 from tests.e2e.client import Client, Streamed, until, user
 
@@ -32,7 +32,8 @@ def ranks(two_ranks: Compose) -> Compose:
 
 
 def steps_followed(compose: Compose) -> int:
-    with grpc.insecure_channel(compose.address("engine-rank-1")) as channel:
+    address = compose.container("engine-rank-1").address
+    with grpc.insecure_channel(f"{address}:{GRPC_PORTS['engine']}") as channel:
         return int(debug_pb2_grpc.DebugStub(channel).ReadOut(debug_pb2.ReadOutRequest()).counters["rank_steps"])
 
 

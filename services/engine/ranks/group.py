@@ -87,7 +87,7 @@ def open_store(host: str, timeout: float) -> tuple[TCPStore, int]:
     listener = socket.create_server((host, 0), family=family, backlog=64)
     port = int(listener.getsockname()[1])
     store = TCPStore(
-        "localhost" if host in ("0.0.0.0", "::") else host,
+        {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host),  # all addresses: one of them for rank 0 itself
         port,
         is_master=True,
         timeout=timedelta(seconds=timeout),
