@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
 
 import grpc
 
@@ -24,7 +26,8 @@ class LeaderStream:
         """Joins and hands each message of rank 0 to `take`, until rank 0 ends the stream. Raises PostroadError."""
         outbox: asyncio.Queue[ranks_pb2.FromRank] = asyncio.Queue()
         outbox.put_nowait(ranks_pb2.FromRank(join=join))
-        call = ranks_pb2_grpc.RanksStub(self._channel).Follow(_take_all(outbox))
+        call = ranks_pb2_grpc.RanksStub(self._channel).Follow()
+        writer = asyncio.create_task(_write_all(call, outbox))
         self._outbox = outbox
         try:
             async for message in call:
@@ -33,6 +36,7 @@ class LeaderStream:
             raise from_rpc(error) from error
         finally:
             self._outbox = None
+            writer.cancel()
             call.cancel()
 
     def send(self, message: ranks_pb2.FromRank) -> None:
@@ -44,6 +48,7 @@ class LeaderStream:
         await self._channel.close()
 
 
-async def _take_all(outbox: asyncio.Queue[ranks_pb2.FromRank]) -> AsyncIterator[ranks_pb2.FromRank]:
-    while True:
-        yield await outbox.get()
+async def _write_all(call: Any, outbox: asyncio.Queue[ranks_pb2.FromRank]) -> None:
+    with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the call is over; who reads it learns why
+        while True:
+            await call.write(await outbox.get())
