@@ -53,12 +53,14 @@ def test_a_few_requests_by_openais_description(tool_stack: Stack, mode: Generati
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("mode", [FITTING, SPOILT])
 def test_many_requests_by_our_description(tool_stack: Stack, mode: GenerationMode) -> None:
     ask(tool_stack, without_time_limit(our_spec()), mode, MANY, [not_a_server_error, *CONFORMS])
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("mode", [FITTING, SPOILT])
 def test_many_requests_by_openais_description(tool_stack: Stack, mode: GenerationMode) -> None:
     ask(tool_stack, openai_spec(common()), mode, MANY, [not_a_server_error])
