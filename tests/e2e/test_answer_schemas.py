@@ -1,13 +1,19 @@
-"""Every answer is as /openapi.json says and, where OpenAI has the path, as OpenAI's specification does."""
+"""Every answer is as /openapi.json says and, where the path is OpenAI's or Anthropic's, as they published it."""
 
 from __future__ import annotations
+
+import json
+from typing import Any
 
 import httpx
 import pytest
 
+from tests.e2e.client import user
 from tests.e2e.sixty_answers import Answered
 from tests.e2e.sixty_requests import REAL, SCRIPTED
-from tests.support.answer_schemas import EVENTS, WHOLE, check_answer, check_error
+from tests.e2e.tool_texts import WEATHER
+from tests.support.answer_schemas import check_answer, check_error
+from tests.support.published_specs import ANTHROPIC, EVENTS, OPENAI, WHOLE
 from tests.support.stack import Stack
 
 
@@ -25,6 +31,36 @@ def test_the_real_model_s_answer(real_answers: dict[str, Answered], name: str) -
 @pytest.mark.parametrize("name", SCRIPTED)
 def test_a_scripted_answer(scripted_answers: dict[str, Answered], name: str) -> None:
     check(scripted_answers[name])
+
+
+# Bodies for the other endpoints, by path; the last one is answered by a call after a thought.
+CALLING = "WITH-THOUGHT"
+WEATHER_TOOL = WEATHER["function"]
+OTHERS: dict[str, list[dict[str, Any]]] = {
+    "/v1/messages": [
+        {"max_tokens": 20, "messages": user("sunny"), "stop_sequences": ["Köln"]},
+        {
+            "max_tokens": 200,
+            "messages": user(CALLING),
+            "tools": [{"name": WEATHER_TOOL["name"], "input_schema": WEATHER_TOOL["parameters"]}],
+        },
+    ],
+}
+
+
+@pytest.mark.parametrize("path", OTHERS)
+def test_another_endpoint_s_answers(tool_stack: Stack, path: str) -> None:
+    with httpx.Client(base_url=tool_stack.url, timeout=30) as http:
+        for body in OTHERS[path]:
+            whole = http.post(path, json=body)
+            assert whole.status_code == 200, whole.text
+            check_answer(f"POST {path}", WHOLE, whole.json())
+            streamed = http.post(path, json={**body, "stream": True}).text
+            events = [json.loads(line[6:]) for line in streamed.splitlines() if line.startswith("data: {")]
+            assert len(events) > 3
+            for event in events:
+                if event != {"type": "ping"}:  # which only Anthropic's documentation has
+                    check_answer(f"POST {path}", EVENTS, event)
 
 
 def test_models(tool_stack: Stack) -> None:
@@ -47,9 +83,17 @@ def test_models(tool_stack: Stack) -> None:
         ("GET", "/v1/models/", b"", 404),
         ("GET", "/v1/models/another/more", b"", 404),
         ("POST", "/v1/chat/completions/", b"{}", 404),
+        ("POST", "/v1/messages", b"{", 400),
+        (
+            "POST",
+            "/v1/messages",
+            b'{"messages": [{"role": "user", "content": "x"}], "max_tokens": 1, "model": "y"}',
+            404,
+        ),
+        ("GET", "/v1/messages", b"", 405),
     ],
 )
-def test_errors_have_openais_form(tool_stack: Stack, method: str, path: str, content: bytes, status: int) -> None:
+def test_errors_have_the_vendor_s_form(tool_stack: Stack, method: str, path: str, content: bytes, status: int) -> None:
     response = httpx.request(method, f"{tool_stack.url}{path}", content=content)
     assert response.status_code == status
-    check_error(response.json())
+    check_error(ANTHROPIC if path.startswith("/v1/messages") else OPENAI, response.json())

@@ -1,4 +1,4 @@
-"""schemathesis asks with requests made from two descriptions of the API, ours and OpenAI's, fitting and spoilt ones."""
+"""schemathesis asks with requests made from descriptions of the API, ours and published ones, fitting and spoilt."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from services.gateway.api.descriptions import DESCRIPTIONS
 from tests.e2e.client import Client
 from tests.e2e.tool_texts import TEXTS
-from tests.support.answer_schemas import EVENTS, WHOLE, check_answer, common, our_spec
-from tests.support.openai_spec import openai_spec
+from tests.support.answer_schemas import check_answer, our_spec
+from tests.support.published_specs import ANTHROPIC, EVENTS, OPENAI, WHOLE, PublishedSpec
 from tests.support.stack import Stack
 
 FEW, MANY = 8, 300  # requests of a kind to a path
@@ -42,28 +43,39 @@ MOST = {"max_tokens": 16, "max_completion_tokens": 16, "max_output_tokens": 16, 
 UINT32_MAX = 2**32 - 1
 
 
-@pytest.mark.parametrize("mode", [FITTING, SPOILT])
+modes = pytest.mark.parametrize("mode", [FITTING, SPOILT])
+publishers = pytest.mark.parametrize("published", [OPENAI, ANTHROPIC], ids=lambda spec: spec.vendor)
+
+
+@modes
 def test_a_few_requests_by_our_description(tool_stack: Stack, mode: GenerationMode) -> None:
     ask(tool_stack, without_time_limit(our_spec()), mode, FEW, [not_a_server_error, *CONFORMS])
 
 
-@pytest.mark.parametrize("mode", [FITTING, SPOILT])
-def test_a_few_requests_by_openais_description(tool_stack: Stack, mode: GenerationMode) -> None:
-    ask(tool_stack, openai_spec(common()), mode, FEW, [not_a_server_error])
+@modes
+@publishers
+def test_a_few_requests_by_published_ones(tool_stack: Stack, published: PublishedSpec, mode: GenerationMode) -> None:
+    ask(tool_stack, of_ours(published), mode, FEW, [not_a_server_error])
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("mode", [FITTING, SPOILT])
+@modes
 def test_many_requests_by_our_description(tool_stack: Stack, mode: GenerationMode) -> None:
     ask(tool_stack, without_time_limit(our_spec()), mode, MANY, [not_a_server_error, *CONFORMS])
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("mode", [FITTING, SPOILT])
-def test_many_requests_by_openais_description(tool_stack: Stack, mode: GenerationMode) -> None:
-    ask(tool_stack, openai_spec(common()), mode, MANY, [not_a_server_error])
+@modes
+@publishers
+def test_many_requests_by_published_ones(tool_stack: Stack, published: PublishedSpec, mode: GenerationMode) -> None:
+    ask(tool_stack, of_ours(published), mode, MANY, [not_a_server_error])
+
+
+def of_ours(published: PublishedSpec) -> dict[str, Any]:
+    """A published specification, restricted to what we have."""
+    return published.restricted(filter(published.describes, DESCRIPTIONS))
 
 
 def without_time_limit(spec: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Checks answers against /openapi.json, and against OpenAI's specification with the differences in docs/api.md."""
+"""Checks answers against /openapi.json and, with the differences in docs/api.md, against published specifications."""
 
 from __future__ import annotations
 
@@ -14,24 +14,19 @@ from starlette.routing import Route
 
 from services.gateway.api.descriptions import DESCRIPTIONS
 from services.gateway.api.openapi import document
-from tests.docs.pages import code, table
-from tests.support.openai_spec import common_operations, error_schema, openai_spec
-from tests.support.schema_fields import allow_null, fields_of
+from tests.docs.pages import code, codes, table
+from tests.support.published_specs import EVENTS, WHOLE, PublishedSpec, publisher
+from tests.support.schema_fields import allow_absence, allow_null, fields_of
 
 Json = dict[str, Any]
-
-WHOLE, EVENTS = "application/json", "text/event-stream"
-
-
-@cache
-def common() -> list[str]:
-    """The operations that are OpenAI's, too."""
-    return common_operations(DESCRIPTIONS)
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A field of an answer that OpenAI's specification does not have (`added`), or in which it has no null."""
+    """Between a field of an answer and the published specification.
+
+    `kind`: `added`, which it does not have; `absent`, which it requires; `null` or `values`, which it does not allow.
+    """
 
     operation: str
     media: str
@@ -42,9 +37,10 @@ class Difference:
 def documented_differences() -> set[Difference]:
     """The table of docs/api.md."""
     return {
-        Difference(code(row["answer"]), {"whole": WHOLE, "event": EVENTS}[form], code(row["field"]), row["difference"])
-        for row in table("api.md", "Answers beside OpenAI's specification")
+        Difference(code(row["answer"]), {"whole": WHOLE, "event": EVENTS}[form], field, row["difference"])
+        for row in table("api.md", "Answers beside the published specifications")
         for form in row["form"].split(", ")
+        for field in codes(row["field"])
     }
 
 
@@ -55,31 +51,23 @@ def our_spec() -> Json:
     return document(routes, needs_key=False)
 
 
-def answer_schema(spec: Json, operation: str, media: str) -> Json:
-    """The schema of an operation's answer: the whole one, or a stream's event without its errors.
-
-    OpenAI describes no events of text completions: they are as the whole answers.
-    """
+def our_answer_schema(operation: str, media: str) -> Json:
+    """The schema of an operation's answer: the whole one, or a stream's event without its errors."""
     method, path = operation.split()
-    contents = spec["paths"][path][method.lower()]["responses"]["200"]["content"]
-    schema: Json = contents.get(media, contents[WHOLE])["schema"]
-    if spec is our_spec() and media == EVENTS:
-        *kinds, _error = schema["anyOf"]
-        schema = {"anyOf": kinds}
-    return schema
+    schema: Json = our_spec()["paths"][path][method.lower()]["responses"]["200"]["content"][media]["schema"]
+    return {"anyOf": schema["anyOf"][:-1]} if media == EVENTS else schema
 
 
 def check_answer(operation: str, media: str, answer: Any) -> None:
     """Fails when a whole answer, or the data of one event, is not as it is described."""
     _our_validator(operation, media).validate(answer)
-    if operation in common():
-        _openai_validator(operation, media).validate(answer)
+    if (published := publisher(operation)) is not None:
+        _published_validator(published, operation, media).validate(answer)
 
 
-def check_error(body: Any) -> None:
-    """Likewise for errors in OpenAI's form."""
-    schemas = openai_spec(())["components"]
-    Draft202012Validator({**error_schema(), "components": schemas}).validate(body)
+def check_error(published: PublishedSpec, body: Any) -> None:
+    """Likewise for errors."""
+    Draft202012Validator(published.error_schema()).validate(body)
 
 
 @cache
@@ -89,17 +77,26 @@ def _our_validator(operation: str, media: str) -> Draft202012Validator:
     for schema in spec["components"]["schemas"].values():
         if "properties" in schema:
             schema["additionalProperties"] = False
-    return Draft202012Validator({**answer_schema(our_spec(), operation, media), "components": spec["components"]})
+    return Draft202012Validator({**our_answer_schema(operation, media), "components": spec["components"]})
 
 
 @cache
-def _openai_validator(operation: str, media: str) -> Draft202012Validator:
-    spec = openai_spec([operation])
-    schema = answer_schema(spec, operation, media)
+def _published_validator(published: PublishedSpec, operation: str, media: str) -> Draft202012Validator:
+    spec = published.restricted([operation])
+    schema = published.answer_schema(spec, operation, media)
     for difference in documented_differences():
-        if (difference.operation, difference.media, difference.kind) == (operation, media, "null"):
-            allow_null(fields_of(spec, schema)[difference.field])
+        if (difference.operation, difference.media) == (operation, media):
+            _allow(fields_of(spec, schema), difference)
     return Draft202012Validator({**schema, "components": spec["components"]})
+
+
+def _allow(fields: dict[str, list[Json]], difference: Difference) -> None:
+    match difference.kind:
+        case "null":
+            allow_null(fields[difference.field])
+        case "absent":
+            holder, _, name = difference.field.rpartition(".")
+            allow_absence(fields[holder], name)
 
 
 def check_response(path: str, response: httpx.Response) -> None:

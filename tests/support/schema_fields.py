@@ -22,6 +22,24 @@ def may_be_null(schemas: list[Json]) -> bool:
     return any("null" in schema.get("type", ()) or None in schema.get("enum", ()) for schema in schemas)
 
 
+def values_of(schemas: list[Json]) -> set[Any]:
+    """The only values of a field, but null; empty where it is free."""
+    given = [schema.get("enum", [schema["const"]] if "const" in schema else []) for schema in schemas]
+    return {value for values in given for value in values} - {None}
+
+
+def requires(schemas: list[Json], name: str) -> bool:
+    """Whether one of the schemas that describe an object requires this field of it."""
+    return any(name in schema.get("required", ()) for schema in schemas)
+
+
+def allow_absence(schemas: list[Json], name: str) -> None:
+    """Changes the schemas that describe an object, so that it may be without this field."""
+    for schema in schemas:
+        if name in schema.get("required", ()):
+            schema["required"].remove(name)
+
+
 def allow_null(schemas: list[Json]) -> None:
     """Changes the schemas that describe a field."""
     for schema in schemas:

@@ -10,6 +10,7 @@ from typing import Annotated, Literal, NotRequired, TypedDict
 from msgspec import Meta
 
 FinishReason = Annotated[str, Meta(extra_json_schema={"enum": ["stop", "length", "tool_calls"]})]
+CompletionFinishReason = Annotated[str, Meta(extra_json_schema={"enum": ["stop", "length"]})]
 Milliseconds = dict[str, float]
 
 
@@ -175,7 +176,7 @@ class CompletionChoice(TypedDict):
     index: int
     text: str
     logprobs: CompletionLogprobs | None
-    finish_reason: FinishReason
+    finish_reason: CompletionFinishReason
     prompt_logprobs: NotRequired[PromptLogprobs]
 
 
@@ -197,7 +198,7 @@ class CompletionChunkChoice(TypedDict):
     index: int
     text: str
     logprobs: CompletionLogprobs | None
-    finish_reason: FinishReason | None
+    finish_reason: CompletionFinishReason | None
 
 
 class CompletionChunk(TypedDict):

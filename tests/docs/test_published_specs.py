@@ -1,4 +1,4 @@
-"""docs/api.md says where we differ from OpenAI's published specification; it is exactly there."""
+"""docs/api.md says where we differ from the specifications that OpenAI and Anthropic publish; it is exactly there."""
 
 from __future__ import annotations
 
@@ -10,17 +10,9 @@ import pytest
 from services.gateway.api.descriptions import DESCRIPTIONS
 from services.gateway.api.parameters import OFF_VALUES
 from tests.docs.pages import codes, section
-from tests.support.answer_schemas import (
-    EVENTS,
-    WHOLE,
-    Difference,
-    answer_schema,
-    common,
-    documented_differences,
-    our_spec,
-)
-from tests.support.openai_spec import openai_spec
-from tests.support.schema_fields import fields_of, may_be_null
+from tests.support.answer_schemas import Difference, documented_differences, our_answer_schema, our_spec
+from tests.support.published_specs import EVENTS, OPENAI, WHOLE, publisher
+from tests.support.schema_fields import fields_of, may_be_null, requires, values_of
 
 COMPLETIONS = ("POST /v1/chat/completions", "POST /v1/completions")
 
@@ -33,24 +25,41 @@ def outermost(names: set[str]) -> set[str]:
 
 
 def differences(operation: str, media: str) -> Iterator[Difference]:
-    published = openai_spec([operation])
-    ours = fields_of(our_spec(), answer_schema(our_spec(), operation, media))
-    theirs = fields_of(published, answer_schema(published, operation, media))
+    if (published := publisher(operation)) is None:
+        return
+    spec = published.restricted([operation])
+    theirs = fields_of(spec, published.answer_schema(spec, operation, media))
+    ours = fields_of(our_spec(), our_answer_schema(operation, media))
     for field in outermost(set(ours) - set(theirs)):
         yield Difference(operation, media, field, "added")
     for field in set(ours) & set(theirs):
         if may_be_null(ours[field]) and not may_be_null(theirs[field]):
             yield Difference(operation, media, field, "null")
+        if values_of(theirs[field]) and not values_of(ours[field]) <= values_of(theirs[field]):
+            yield Difference(operation, media, field, "values")
 
 
 def test_answers() -> None:
     found = {
         difference
-        for operation in common()
-        for media in (WHOLE, *((EVENTS,) if DESCRIPTIONS[operation].events else ()))
+        for operation, description in DESCRIPTIONS.items()
+        for media in (WHOLE, *((EVENTS,) if description.events else ()))
         for difference in differences(operation, media)
     }
-    assert found == documented_differences()
+    assert found == {difference for difference in documented_differences() if difference.kind != "absent"}
+
+
+def test_what_answers_leave_out() -> None:
+    """That nothing else is left out, the answers themselves tell: tests/e2e/test_answer_schemas.py."""
+    for difference in (difference for difference in documented_differences() if difference.kind == "absent"):
+        operation, media = difference.operation, difference.media
+        published = publisher(operation)
+        assert published is not None
+        spec = published.restricted([operation])
+        theirs = fields_of(spec, published.answer_schema(spec, operation, media))
+        holder, _, name = difference.field.rpartition(".")
+        assert requires(theirs[holder], name)
+        assert difference.field not in fields_of(our_spec(), our_answer_schema(operation, media))
 
 
 def request_fields(spec: dict[str, Any], operation: str) -> set[str]:
@@ -63,7 +72,7 @@ def request_fields(spec: dict[str, Any], operation: str) -> set[str]:
 @pytest.fixture(scope="module")
 def bodies() -> tuple[set[str], set[str]]:
     """The fields of both kinds of completion: ours and OpenAI's."""
-    published = openai_spec(COMPLETIONS)
+    published = OPENAI.restricted(COMPLETIONS)
     ours, theirs = (
         set().union(*(request_fields(spec, operation) for operation in COMPLETIONS)) for spec in (our_spec(), published)
     )
