@@ -47,13 +47,22 @@ class Usage:
 class Ending:
     """The terminal event of a finished run. `finish_reason` is OpenAI's word: stop or length.
 
-    `stop_string`: the one that ended the text.
+    `stop_string`: the one that ended the text. `cumulative_logprob`: of the completion's tokens together, where
+    log-probabilities are asked for.
     """
 
     finish_reason: str
     usage: Usage
     times: StationTimes
     stop_string: str | None = None
+    cumulative_logprob: float | None = None
+
+    @property
+    def mean_logprob(self) -> float | None:
+        """Per token of the completion; 0 without any."""
+        if self.cumulative_logprob is None:
+            return None
+        return self.cumulative_logprob / max(1, self.usage.completion_tokens)
 
 
 @dataclass(slots=True)  # not frozen: that takes longer to make, and one is made per token

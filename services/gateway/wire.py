@@ -167,4 +167,5 @@ def _read_end(end: detokenizer_pb2.TextEnd) -> Ending:
             preemptions=times.preemptions,
         ),
         stop_string=end.stop_string if end.HasField("stop_string") else None,
+        cumulative_logprob=end.cumulative_logprob if end.HasField("cumulative_logprob") else None,
     )

@@ -58,6 +58,7 @@ VALID: dict[str, list[Json]] = {
     ],
     "/v1/completions": [
         {**GENERATION, "prompt": "x"},
+        {"prompt": ["x", "y"], "n": 2, "best_of": 3},
         {"prompt": [[1, 2], [3]], "n": 2, "logprobs": 1, "echo": True, "guided_choice": ["a", "b"]},
     ],
     "/v1/responses": [

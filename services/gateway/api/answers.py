@@ -101,12 +101,20 @@ class ChoicesAnswer:
     """An answer with `choices`.
 
     With include_usage every chunk has `usage`, null in all but the last; where updates have the usage so far, that.
+    `chosen`: those of the choices that a whole answer has.
     """
 
     failure = None
 
-    def __init__(self, head: AnswerHead, include_usage: bool, form: ChoiceForm) -> None:
+    def __init__(
+        self,
+        head: AnswerHead,
+        include_usage: bool,
+        form: ChoiceForm,
+        chosen: Callable[[Sequence[WholeChoice]], Sequence[WholeChoice]] = lambda choices: choices,
+    ) -> None:
         self._head = head
+        self._chosen = chosen
         self._form = form
         self._chunk_head = head.fields(form.chunk_kind)
         self._include_usage = include_usage
@@ -165,6 +173,7 @@ class ChoicesAnswer:
 
     def whole(self, choices: Sequence[WholeChoice], summary: Summary) -> bytes:
         """The answer as one JSON object."""
+        choices = self._chosen(choices)
         forms = [self._form.whole(choice) for choice in choices]
         fields = {**self._head.fields(self._form.whole_kind), "choices": forms}
         return msgspec.json.encode({**fields, **self._form.answer_fields(choices), **summary.fields()})

@@ -77,7 +77,7 @@ Messages = Annotated[msgspec.Raw, Meta(extra_json_schema=_MESSAGES_SCHEMA)]
 class ChatRequest(CompletionParameters, kw_only=True):
     """The body of a chat completion."""
 
-    off_values: ClassVar[OffValues] = {**CompletionParameters.off_values, "echo": (False,)}
+    off_values: ClassVar[OffValues] = {**CompletionParameters.off_values, "echo": (False,), "best_of": (1,)}
 
     messages: Messages
     add_generation_prompt: bool | None = None
@@ -86,6 +86,7 @@ class ChatRequest(CompletionParameters, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: LogprobCount | None = None
     echo: Any = None
+    best_of: Any = None
     tools: ToolList | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None

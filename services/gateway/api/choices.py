@@ -15,13 +15,14 @@ from services.gateway.scored import Scored, ScoredToken
 @dataclass(slots=True)
 class Update:
     """What a delta adds to its choice. `start` is in the choice's first; `finish_reason` and, where one ended the text,
-    `stop_string` in its last."""
+    `stop_string` in its last, and `mean_logprob`, per token, where log-probabilities are asked for."""
 
     choice: int
     parts: Sequence[Part]
     finish_reason: str | None = None
     start: EngineStart | None = None
     stop_string: str | None = None
+    mean_logprob: float | None = None
     usage: Usage | None = None  # of the request so far, where that is asked for
     scored: Scored | None = None  # the next tokens, where log-probabilities are asked for
 
@@ -51,6 +52,7 @@ class Choices:
             update.parts = [*parts, *reader.close()]
             update.finish_reason = reader.finish_reason(delta.ending.finish_reason)
             update.stop_string = delta.ending.stop_string
+            update.mean_logprob = delta.ending.mean_logprob
         return update
 
     def usage_so_far(self) -> Usage:
@@ -126,6 +128,7 @@ class WholeChoice:
     blocks: list[Block] = field(default_factory=list)
     finish_reason: str = ""  # until it has ended
     stop_string: str | None = None
+    mean_logprob: float | None = None
     scored: Scored = field(default_factory=Scored)
     placed: int = 0  # tokens of `scored` that are in a block
 
@@ -137,6 +140,7 @@ class WholeChoice:
             self.add_part(part)
         if update.finish_reason is not None:
             self.finish(update.finish_reason, update.stop_string)
+            self.mean_logprob = update.mean_logprob
 
     def finish(self, reason: str, stop_string: str | None) -> list[ScoredToken]:
         """It has ended. Tokens that are left, of what is no text, go into the last block, if it is one of text."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, ClassVar, TypeVar
 
 import msgspec
@@ -10,9 +11,11 @@ from msgspec import Meta
 
 from services.gateway.api.answer_types import CompletionChoice, CompletionChunkChoice, CompletionLogprobs
 from services.gateway.api.answers import Answer, AnswerHead, ChoicesAnswer, Parsed, Reading
+from services.gateway.api.best_of import best_choices
 from services.gateway.api.choices import WholeChoice
 from services.gateway.api.logprobs import completion_logprobs, prompt_logprobs
 from services.gateway.api.parameters import (
+    MAX_N,
     CompletionParameters,
     GenerationParameters,
     LogprobCount,
@@ -63,13 +66,28 @@ class CompletionRequest(CompletionParameters, kw_only=True):
     add_special_tokens: bool | None = None
     logprobs: LogprobCount | None = None
     echo: bool | None = None
+    best_of: Annotated[int, Meta(ge=1, le=MAX_N)] | None = None
     top_logprobs: Any = None
     tools: Any = None
     tool_choice: Any = None
 
     @property
+    def choices_per_prompt(self) -> int:
+        return super().choices_per_prompt if self.best_of is None else self.best_of
+
+    @property
+    def choices_field(self) -> str:
+        return "n" if self.best_of is None else "best_of"
+
+    @property
+    def chosen_per_prompt(self) -> int:
+        """How many of a prompt's choices are answered."""
+        return self.n or 1
+
+    @property
     def num_logprobs(self) -> int | None:
-        return self.logprobs
+        """Choices are compared by their log-probabilities."""
+        return 0 if self.logprobs is None and self.choices_per_prompt > self.chosen_per_prompt else self.logprobs
 
     @property
     def num_prompt_logprobs(self) -> int | None:
@@ -123,7 +141,7 @@ class CompletionForm:
     whole_kind = "text_completion"
 
     def __init__(self, body: CompletionRequest) -> None:
-        self._num_logprobs = body.num_logprobs
+        self._num_logprobs = body.logprobs
         self._num_prompt_logprobs = body.prompt_logprobs
         self._echoes = body.echoes_prompt
 
@@ -180,6 +198,7 @@ class CompletionDialect:
         body = decode(_BODY, data)
         refuse_later_features(body, body.off_values)
         check_completion_parameters(body)
+        _check_best_of(body)
         prompts = completion_prompts(body.prompt, body.add_special_tokens)
         form = output_form(response_forms(body.response_format), extension_forms(body))
         return Parsed(body, prompts, form, lambda _formats: Reading(TextReader))
@@ -187,4 +206,12 @@ class CompletionDialect:
     def answer(self, head: AnswerHead, body: GenerationParameters) -> Answer:
         """What builds the answer."""
         assert isinstance(body, CompletionRequest)
-        return ChoicesAnswer(head, body.include_usage, CompletionForm(body))
+        chosen = partial(best_choices, of=body.choices_per_prompt, count=body.chosen_per_prompt)
+        return ChoicesAnswer(head, body.include_usage, CompletionForm(body), chosen)
+
+
+def _check_best_of(body: CompletionRequest) -> None:
+    if body.choices_per_prompt < body.chosen_per_prompt:
+        raise invalid(f"best_of must be at least n, {body.n}", "best_of")
+    if body.stream and body.choices_per_prompt > body.chosen_per_prompt:
+        raise invalid("best_of must be n when stream is true: a stream cannot wait for the best", "best_of")

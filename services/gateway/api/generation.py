@@ -44,7 +44,8 @@ class GenerationEndpoint(Endpoint):
         if exchange.api_key is not None:
             body.cache_salt = exchange.api_key.cache_salt(body.cache_salt)
         if prompts.count * body.choices_per_prompt > MAX_CHOICES:
-            raise invalid(f"n must be at most {MAX_CHOICES // prompts.count} with {prompts.count} prompts", "n")
+            name = body.choices_field
+            raise invalid(f"{name} must be at most {MAX_CHOICES // prompts.count} with {prompts.count} prompts", name)
         model = await self._gateway.model(body.model, road.patience(context))
         try:
             encoded = await road.encode(prompts, context, record.times, ahead)

@@ -71,8 +71,13 @@ class GenerationParameters(msgspec.Struct, kw_only=True):
 
     @property
     def choices_per_prompt(self) -> int:
-        """How many answers each prompt gets."""
+        """How many answers are generated for each prompt."""
         return 1
+
+    @property
+    def choices_field(self) -> str:
+        """The field that `choices_per_prompt` is from."""
+        return "n"
 
     @property
     def continuous_usage(self) -> bool:
@@ -121,7 +126,6 @@ class StreamOptions(msgspec.Struct):
 class UnsupportedFields(GenerationParameters, kw_only=True):
     """Fields of completions that this server does not have: refused by name rather than ignored in silence."""
 
-    best_of: Any = None
     suffix: Any = None
     functions: Any = None
     function_call: Any = None
@@ -145,7 +149,6 @@ class UnsupportedFields(GenerationParameters, kw_only=True):
 
 
 OFF_VALUES: OffValues = {
-    "best_of": (1,),
     "suffix": ("",),
     "functions": ([],),
     "function_call": ("none",),

@@ -8,7 +8,6 @@ from services.gateway.api.parameters import OFF_VALUES, GenerationParameters, Un
 from tests.gateway.support.running import RunningGateway
 
 ASKED_FOR: dict[str, Any] = {
-    "best_of": 2,
     "suffix": "x",
     "functions": [{"name": "f"}],
     "function_call": "auto",

@@ -62,7 +62,10 @@ async def hello(
     """What the detokenizer does unless a test says otherwise."""
     yield first("Hel")
     yield delta("lo")
-    yield end(" world")
+    last = end(" world")
+    if request.request.HasField("logprobs"):
+        last.end.cumulative_logprob = -1.5
+    yield last
 
 
 class FakeTokenizer(tokenizer_pb2_grpc.TokenizerServicer):
