@@ -37,6 +37,10 @@ def test_a_scripted_answer(scripted_answers: dict[str, Answered], name: str) -> 
 CALLING = "WITH-THOUGHT"
 WEATHER_TOOL = WEATHER["function"]
 OTHERS: dict[str, list[dict[str, Any]]] = {
+    "/v1/responses": [
+        {"input": "sunny", "max_output_tokens": 5, "include": ["message.output_text.logprobs"], "top_logprobs": 1},
+        {"input": CALLING, "tools": [{"type": "function", **WEATHER_TOOL}], "timings": True},
+    ],
     "/v1/messages": [
         {"max_tokens": 20, "messages": user("sunny"), "stop_sequences": ["Köln"]},
         {
