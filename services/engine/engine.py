@@ -15,7 +15,7 @@ from services.engine.executor.errors import BrokenSequencesError
 from services.engine.grammar.library import GrammarLibrary
 from services.engine.requests import LiveRequest
 from services.engine.scheduler.sequence import FinishReason, Sequence
-from services.engine.validation import ModelLimits, output_form, sequence_from_request
+from services.engine.validation import ModelLimits, output_form, sequence_from_request, sequence_to_embed
 from services.pb.postroad.v1 import engine_pb2
 
 
@@ -62,6 +62,10 @@ class Engine:
             sequence.grammar = grammar.state(sequence.stop.stop_token_ids)
             sequence.grammar_wait_ns = time.monotonic_ns() - sequence.arrival_ns
         return sequence
+
+    def embedding_sequence_of(self, request: engine_pb2.EmbedRequest) -> Sequence:
+        """Checks a request. Raises InvalidArgument or ContextLengthExceeded."""
+        return sequence_to_embed(request, self.limits, next(self._ids), time.monotonic_ns())
 
     def submit(self, request: LiveRequest) -> None:
         """Admits a request. Raises QueueFull, or the error that the engine was closed with."""
@@ -113,7 +117,7 @@ class Engine:
             for sequence in report.failed:
                 error: PostroadError = EngineFailed("a step of the engine failed; the request may be sent again")
                 if sequence.sequence_id in at_fault:
-                    error = Internal("the model gives no finite logits for this request")
+                    error = Internal("the model gives no finite logits or states for this request")
                 self._end(sequence.sequence_id, FinishReason.ERROR, error)
 
     def _end_by_grammar(self, sequence: Sequence) -> None:

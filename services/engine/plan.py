@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from services.engine.grammar.form import OutputForm
 
+States = npt.NDArray[np.float32]  # [rows, hidden_size], what the model's head takes: after the last norm
 TokenWords = npt.NDArray[np.int32]  # [ceil(vocab_size / 32)]; with bit i of word w the token 32 w + i is allowed
 
 
@@ -173,6 +174,7 @@ class SequencePlan:
     num_logprobs: int | None = None  # alternatives with the log-probability of each sampled token; None: not wanted
     scoring: ScoringJob | None = None
     grammar: OutputGrammar | None = None  # as of the token before the last ones with a job
+    state_rows: range = range(0)  # indices into `token_ids`: the tokens whose states are wanted
 
     @property
     def is_decode(self) -> bool:
@@ -199,12 +201,14 @@ class StepPlan:
 @dataclass(slots=True)
 class StepResult:
     """What a step made, by sequence id: the sampled tokens, of each that samples one per job, in the order of its jobs;
-    and the log-probabilities that were asked for, of those tokens and of scored prompt tokens."""
+    the log-probabilities that were asked for, of those tokens and of scored prompt tokens; and the states that are
+    wanted."""
 
     number: int
     token_ids: dict[int, list[int]]
     logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)
     prompt_logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)
+    states: dict[int, States] = field(default_factory=dict)
 
     @classmethod
     def of_rows(cls, number: int, sequence_ids: Sequence[int], token_ids: Sequence[int]) -> Self:

@@ -38,7 +38,8 @@ class RequestRecord:
     def ended(self, sequence: Sequence, reason: FinishReason, error: PostroadError | None) -> None:
         """The request was admitted and has ended, whichever way."""
         phases = Phases.of(sequence)
-        outcome = reason.name.lower() if error is None else error.reason.lower()
+        is_embedded = sequence.pooler is not None and reason is FinishReason.STOP
+        outcome = "ok" if is_embedded else reason.name.lower() if error is None else error.reason.lower()
         counts = {
             "prompt_tokens": len(sequence.prompt_ids),
             "completion_tokens": len(sequence.output_ids),

@@ -10,7 +10,7 @@ from services.common.errors import PostroadError
 from services.engine.plan import TokenLogprobs
 from services.engine.reporting import RequestRecord
 from services.engine.scheduler.sequence import FinishReason, Sequence
-from services.engine.wire import stream_end, stream_start, token_logprobs
+from services.engine.wire import embed_response, stream_end, stream_start, token_logprobs
 from services.pb.postroad.v1 import engine_pb2
 
 
@@ -87,6 +87,32 @@ class StreamedRequest(LiveRequest):
         elif self._end is not None:
             message.end.CopyFrom(self._end)
         return message
+
+
+class EmbeddedRequest(LiveRequest):
+    """A prompt to embed: it yields nothing before its end. `outcome` is what its call returns or raises."""
+
+    __slots__ = ("outcome",)
+
+    def __init__(self, sequence: Sequence, record: RequestRecord) -> None:
+        super().__init__(sequence, record)
+        self.outcome: asyncio.Future[engine_pb2.EmbedResponse] = asyncio.get_running_loop().create_future()
+
+    def on_prompt_logprobs(self, logprobs: TokenLogprobs) -> None:
+        raise AssertionError("a prompt to embed is not scored")
+
+    def on_tokens(self, token_ids: Iterable[int], logprobs: TokenLogprobs | None) -> None:
+        raise AssertionError("a prompt to embed is not continued")
+
+    def on_end(self, reason: FinishReason, error: PostroadError | None) -> None:
+        if self.outcome.done():  # its call was cancelled
+            return
+        if error is not None:
+            self.outcome.set_exception(error)
+        elif reason is FinishReason.CANCELLED:
+            self.outcome.cancel()
+        else:
+            self.outcome.set_result(embed_response(self.sequence))
 
 
 def joined(waiting: TokenLogprobs | None, new: TokenLogprobs) -> TokenLogprobs:

@@ -20,7 +20,7 @@ from services.common.request_context import RequestContext
 from services.engine import wire
 from services.engine.engine import Engine
 from services.engine.reporting import RequestRecord, RequestReporter
-from services.engine.requests import LiveRequest, StreamedRequest
+from services.engine.requests import EmbeddedRequest, LiveRequest, StreamedRequest
 from services.engine.served_model import ServedModel
 from services.engine.sessions import FramedRequest, SessionTable
 from services.pb.postroad.v1 import debug_pb2, engine_pb2, engine_pb2_grpc
@@ -88,6 +88,14 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
             with _admitted(engine, framed):
                 session.requests[request.handle] = framed
                 response = engine_pb2.GenerateFramedResponse(end=await framed.outcome)
+        return response
+
+    async def Embed(self, request: engine_pb2.EmbedRequest, context: Context) -> engine_pb2.EmbedResponse:
+        async with self._request(context) as record:
+            engine = self._ready_engine()
+            embedded = EmbeddedRequest(engine.embedding_sequence_of(request), record)
+            with _admitted(engine, embedded):
+                response = await embedded.outcome
         return response
 
     async def GetModel(self, request: engine_pb2.GetModelRequest, context: Context) -> engine_pb2.GetModelResponse:

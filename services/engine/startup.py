@@ -155,4 +155,4 @@ def _scripted_executor(settings: EngineSettings, files: ModelFiles) -> ScriptedE
         script = Script.endless(tokenizer_json)
     else:
         script = Script.load(settings.script, tokenizer_json, files.eos_token_ids)
-    return ScriptedExecutor(info, script, settings.step_ms)
+    return ScriptedExecutor(info, script, settings.step_ms, hidden_size=files.hidden_size)

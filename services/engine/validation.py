@@ -1,4 +1,4 @@
-"""A GenerateRequest from the wire → a Sequence for the scheduler. Every field is checked here and nowhere else."""
+"""A request from the wire → a Sequence for the scheduler. Every field is checked here and nowhere else."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from services.common.errors import ContextLengthExceeded, InvalidArgument
 from services.engine.grammar.form import OutputForm
 from services.engine.plan import SamplingParams, StopParams
+from services.engine.scheduler.pooling import Pooler, Pooling
 from services.engine.scheduler.sequence import Sequence
 from services.engine.scheduler.speculation import Speculation
 from services.pb.postroad.v1 import common_pb2, engine_pb2
@@ -22,6 +23,12 @@ MAX_PRIORITY = 100
 MAX_LOGPROBS = 20
 MAX_FORM_BYTES = 256 * 1024
 MAX_SPECULATIVE_TOKENS = 16
+
+_POOLINGS = {
+    engine_pb2.POOLING_UNSPECIFIED: Pooling.LAST,
+    engine_pb2.POOLING_LAST: Pooling.LAST,
+    engine_pb2.POOLING_MEAN: Pooling.MEAN,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +45,7 @@ def sequence_from_request(
     request: engine_pb2.GenerateRequest, limits: ModelLimits, sequence_id: int, arrival_ns: int
 ) -> Sequence:
     """Raises InvalidArgument or ContextLengthExceeded; their `param` is the name of the field in the .proto."""
-    prompt_ids = list(request.prompt_ids)
-    if not prompt_ids:
-        raise InvalidArgument("the prompt is empty: at least one token id is needed", "prompt_ids")
-    if max(prompt_ids) >= limits.vocab_size:
-        raise _out_of_vocabulary("prompt_ids", max(prompt_ids), limits)
-    salt_bytes = len(request.cache_salt.encode())
-    if salt_bytes > MAX_CACHE_SALT_BYTES:
-        raise InvalidArgument(
-            f"cache_salt has {salt_bytes} bytes; at most {MAX_CACHE_SALT_BYTES} are allowed", "cache_salt"
-        )
-    _check_range("priority", request.priority, -MAX_PRIORITY, MAX_PRIORITY)
+    prompt_ids = _checked_prompt(request, limits)
     _check_range("logprobs", request.logprobs, 0, MAX_LOGPROBS)
     _check_range("prompt_logprobs", request.prompt_logprobs, 0, MAX_LOGPROBS)
     max_guesses = limits.num_speculative_tokens
@@ -66,6 +63,32 @@ def sequence_from_request(
         logprobs=request.logprobs if request.HasField("logprobs") else None,
         prompt_logprobs=request.prompt_logprobs if request.HasField("prompt_logprobs") else None,
         speculation=Speculation(max_guesses) if max_guesses else None,
+    )
+
+
+def sequence_to_embed(
+    request: engine_pb2.EmbedRequest, limits: ModelLimits, sequence_id: int, arrival_ns: int
+) -> Sequence:
+    """Raises as `sequence_from_request` does."""
+    prompt_ids = _checked_prompt(request, limits)
+    pooling = _POOLINGS.get(request.pooling)
+    if pooling is None:
+        raise InvalidArgument(f"pooling must be POOLING_LAST or POOLING_MEAN, not {request.pooling}", "pooling")
+    if len(prompt_ids) > limits.max_model_len:
+        raise ContextLengthExceeded(
+            f"This model's maximum context length is {limits.max_model_len} tokens. However, your prompt has "
+            f"{len(prompt_ids)} tokens. Please reduce the length of the prompt.",
+            "prompt_ids",
+        )
+    return Sequence(
+        sequence_id=sequence_id,
+        prompt_ids=prompt_ids,
+        sampling=SamplingParams(),
+        stop=StopParams(max_tokens=0),
+        arrival_ns=arrival_ns,
+        cache_salt=request.cache_salt,
+        priority=request.priority,
+        pooler=Pooler(pooling, len(prompt_ids)),
     )
 
 
@@ -91,6 +114,22 @@ def output_form(request: engine_pb2.GenerateRequest) -> OutputForm | None:
     if num_bytes > MAX_FORM_BYTES:
         raise InvalidArgument(f"{kind} has {num_bytes} bytes; at most {MAX_FORM_BYTES} are allowed", form.param)
     return form
+
+
+def _checked_prompt(request: engine_pb2.GenerateRequest | engine_pb2.EmbedRequest, limits: ModelLimits) -> list[int]:
+    """The prompt, where it and what places it among others are in range."""
+    prompt_ids = list(request.prompt_ids)
+    if not prompt_ids:
+        raise InvalidArgument("the prompt is empty: at least one token id is needed", "prompt_ids")
+    if max(prompt_ids) >= limits.vocab_size:
+        raise _out_of_vocabulary("prompt_ids", max(prompt_ids), limits)
+    salt_bytes = len(request.cache_salt.encode())
+    if salt_bytes > MAX_CACHE_SALT_BYTES:
+        raise InvalidArgument(
+            f"cache_salt has {salt_bytes} bytes; at most {MAX_CACHE_SALT_BYTES} are allowed", "cache_salt"
+        )
+    _check_range("priority", request.priority, -MAX_PRIORITY, MAX_PRIORITY)
+    return prompt_ids
 
 
 def _sampling_params(given: common_pb2.SamplingParams, limits: ModelLimits) -> SamplingParams:

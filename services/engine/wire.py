@@ -34,20 +34,8 @@ def stream_start(sequence: Sequence) -> engine_pb2.StreamStart:
 
 def stream_end(sequence: Sequence, reason: FinishReason, error: PostroadError | None) -> engine_pb2.StreamEnd:
     """The terminal event. `error` goes with FinishReason.ERROR."""
-    phases = Phases.of(sequence)
     end = engine_pb2.StreamEnd(
-        finish_reason=_FINISH_REASONS[reason],
-        usage=common_pb2.Usage(
-            prompt_tokens=len(sequence.prompt_ids),
-            completion_tokens=len(sequence.output_ids),
-            cached_tokens=sequence.cached_tokens,
-        ),
-        timings=common_pb2.Timings(
-            schedule_wait_us=phases.schedule_wait_ns // 1000,
-            prefill_us=phases.prefill_ns // 1000,
-            decode_us=phases.decode_ns // 1000,
-            preemptions=sequence.preemptions,
-        ),
+        finish_reason=_FINISH_REASONS[reason], usage=_usage(sequence), timings=_timings(sequence)
     )
     if sequence.stop_token_id is not None:
         end.stop_token_id = sequence.stop_token_id
@@ -55,6 +43,32 @@ def stream_end(sequence: Sequence, reason: FinishReason, error: PostroadError | 
         code: int = error.status.value[0]
         end.error.CopyFrom(engine_pb2.StreamError(code=code, reason=error.reason, message=error.message))
     return end
+
+
+def embed_response(sequence: Sequence) -> engine_pb2.EmbedResponse:
+    """Of a sequence whose prompt is computed and pooled."""
+    assert sequence.pooler is not None, "the sequence is not one to embed"
+    return engine_pb2.EmbedResponse(
+        embedding=sequence.pooler.embedding(), usage=_usage(sequence), timings=_timings(sequence)
+    )
+
+
+def _usage(sequence: Sequence) -> common_pb2.Usage:
+    return common_pb2.Usage(
+        prompt_tokens=len(sequence.prompt_ids),
+        completion_tokens=len(sequence.output_ids),
+        cached_tokens=sequence.cached_tokens,
+    )
+
+
+def _timings(sequence: Sequence) -> common_pb2.Timings:
+    phases = Phases.of(sequence)
+    return common_pb2.Timings(
+        schedule_wait_us=phases.schedule_wait_ns // 1000,
+        prefill_us=phases.prefill_ns // 1000,
+        decode_us=phases.decode_ns // 1000,
+        preemptions=sequence.preemptions,
+    )
 
 
 def token_logprobs(logprobs: TokenLogprobs) -> common_pb2.TokenLogprobs:
@@ -77,6 +91,7 @@ def model_response(model: ServedModel, max_model_len: int) -> engine_pb2.GetMode
         eos_token_ids=sorted(model.files.eos_token_ids),
         created=model.created,
         tokenizer_fingerprint=model.files.tokenizer_fingerprint,
+        embedding_size=model.files.hidden_size,
     )
 
 

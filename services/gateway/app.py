@@ -16,6 +16,7 @@ from starlette.routing import Route
 from services.gateway.admission import Admission
 from services.gateway.api.chat import ChatDialect
 from services.gateway.api.completions import CompletionDialect
+from services.gateway.api.embeddings import EmbeddingsEndpoint
 from services.gateway.api.generation import GenerationEndpoint
 from services.gateway.api.messages.endpoints import CountTokensEndpoint, MessagesDialect
 from services.gateway.api.models import ModelsEndpoints
@@ -40,6 +41,7 @@ def make_app(gateway: Gateway) -> Starlette:
         Route("/v1/chat/completions", GenerationEndpoint(gateway, ChatDialect(formats)), methods=["POST"]),
         Route("/v1/completions", GenerationEndpoint(gateway, CompletionDialect()), methods=["POST"]),
         Route("/v1/responses", GenerationEndpoint(gateway, ResponseDialect(formats)), methods=["POST"]),
+        Route("/v1/embeddings", EmbeddingsEndpoint(gateway), methods=["POST"]),
         Route("/v1/messages", GenerationEndpoint(gateway, MessagesDialect(formats)), methods=["POST"]),
         Route("/v1/messages/count_tokens", CountTokensEndpoint(gateway), methods=["POST"]),
         Route("/tokenize", TokenizeEndpoint(gateway), methods=["POST"]),

@@ -45,7 +45,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The terminal event of a finished run. `finish_reason` is OpenAI's word: stop or length.
+    """The terminal event of a finished run. `finish_reason` is OpenAI's word: stop or length; ok for an embedding.
 
     `stop_string`: the one that ended the text. `cumulative_logprob`: of the completion's tokens together, where
     log-probabilities are asked for.

@@ -93,7 +93,7 @@ def _client_param(param: str | None, prompt_field: str | None) -> str | None:
         return None
     name = re.split(r"[.\[]", param, maxsplit=1)[0]
     if name in ("prompt_ids", "texts"):
-        return param.replace(name, "prompt", 1) if prompt_field in (None, "prompt") else prompt_field
+        return param.replace(name, prompt_field or "prompt", 1)
     return param.replace(name, _CLIENT_NAMES.get(name, name), 1)
 
 

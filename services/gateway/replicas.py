@@ -88,11 +88,12 @@ class Station:
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """What an engine serves. `created` is Unix time in seconds."""
+    """What an engine serves. `created` is Unix time in seconds, `embedding_size` the length of an embedding's list."""
 
     name: str
     max_model_len: int
     created: int
+    embedding_size: int
 
 
 class Engine(Station):
@@ -103,17 +104,17 @@ class Engine(Station):
         self.card: ModelCard | None = None  # of the last connection; kept while the engine is away
         self.in_flight = 0  # calls of this gateway that name the engine
         self._on_change = on_change
-        self._stub = engine_pb2_grpc.EngineStub(self.channel)
+        self.stub = engine_pb2_grpc.EngineStub(self.channel)
 
     async def _prepare(self) -> bool:
         while self.channel.get_state() is grpc.ChannelConnectivity.READY:
             try:
-                model = await self._stub.GetModel(engine_pb2.GetModelRequest(), timeout=_CALL_TIMEOUT)
+                model = await self.stub.GetModel(engine_pb2.GetModelRequest(), timeout=_CALL_TIMEOUT)
             except grpc.aio.AioRpcError as error:
                 self._log.warning("GetModel failed", cause=error.details())
                 await asyncio.sleep(_POLL)
                 continue
-            self.card = ModelCard(model.model, model.max_model_len, model.created)
+            self.card = ModelCard(model.model, model.max_model_len, model.created, model.embedding_size)
             return True
         return False
 

@@ -14,8 +14,10 @@ from structlog.typing import FilteringBoundLogger
 from services.common.errors import DETAILS_KEY, Internal, PostroadError, Unavailable, from_rpc
 from services.common.request_context import RequestContext
 from services.gateway import wire
+from services.gateway.bounded import map_bounded
 from services.gateway.calls_ahead import CallsAhead
 from services.gateway.deltas import Delta
+from services.gateway.embeddings import Embedding, EmbeddingRun
 from services.gateway.errors import is_transient, rename_field
 from services.gateway.generate_call import GenerateCall, GenerateCalls
 from services.gateway.merging import merge
@@ -28,6 +30,8 @@ from services.gateway.waiting_room import WaitingRoom
 from services.pb.postroad.v1 import detokenizer_pb2_grpc, tokenizer_pb2_grpc
 
 T = TypeVar("T")
+
+EMBEDDINGS_AT_ONCE = 64  # of one request: they fill a step, and leave the engine's queue to others
 
 
 class Road:
@@ -206,10 +210,61 @@ class Road:
         times.generate_end, times.stations = time.monotonic_ns(), last.ending.times
         yield last
 
+    async def embed_all(self, runs: Sequence[EmbeddingRun], context: RequestContext) -> list[Embedding]:
+        """The embeddings of all runs, in their order. The first run that fails ends the request."""
+
+        async def embed(run: EmbeddingRun) -> Embedding:
+            try:
+                return await self._embed(run, context)
+            except PostroadError as error:
+                if len(runs) > 1:
+                    rename_field(error, "prompt_ids", f"prompt_ids[{run.index}]")
+                raise
+
+        return await map_bounded(embed, runs, EMBEDDINGS_AT_ONCE)
+
+    async def _embed(self, run: EmbeddingRun, context: RequestContext) -> Embedding:
+        """A failure that may pass is tried once more, as in `generate`."""
+        failed: Engine | None = None
+        until = self.patience(context)
+        while True:
+            with self._waiting.place():
+                engine = await self._stations.engines.choose(until, avoid=failed)
+            try:
+                return await self._try_embed(engine, run, context)
+            except PostroadError as error:
+                if failed is not None or not is_transient(error):
+                    raise
+                self._log.warning("embed failed", request_id=context.request_id, reason=error.reason)
+                until = self.patience(context)
+                with self._waiting.place():
+                    recovered = await self._engine_recovered(engine, until)
+                if not recovered:
+                    raise
+                failed = engine
+
+    async def _try_embed(self, engine: Engine, run: EmbeddingRun, context: RequestContext) -> Embedding:
+        """One try on one engine."""
+        run.times.generate_start = time.monotonic_ns()
+        engine.in_flight += 1
+        try:
+            message = await engine.stub.Embed(
+                run.request, metadata=context.metadata(), timeout=context.time_remaining()
+            )
+        except grpc.aio.AioRpcError as error:
+            raise self._typed(error, "engine", context) from None
+        finally:
+            engine.in_flight -= 1
+        embedding = wire.read_embedding(message)
+        run.times.generate_end, run.times.stations = time.monotonic_ns(), embedding.times
+        return embedding
+
     async def _recovered(self, engine: Engine, until: float) -> bool:
         """Waits until another try makes sense: the detokenizer serves, and so does `engine` or another one."""
-        if not await self._stations.detokenizer.confirm(until):
-            return False
+        return await self._stations.detokenizer.confirm(until) and await self._engine_recovered(engine, until)
+
+    async def _engine_recovered(self, engine: Engine, until: float) -> bool:
+        """Waits until another engine serves, or `engine` itself."""
         others = [other for other in self._stations.engines.replicas if other is not engine]
         return any(other.serving.is_set() for other in others) or await engine.confirm(until)
 

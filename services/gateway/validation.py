@@ -86,6 +86,12 @@ def require_length(value: Sequence[object], most: int, param: str, unit: str) ->
         raise invalid(f"{param} has {len(value)} {unit}, at most {most} are allowed", param)
 
 
+def require_one_of(value: str | None, allowed: Sequence[str], param: str) -> None:
+    """Refuses a text that is none of `allowed`; None is left to its default."""
+    if value is not None and value not in allowed:
+        raise invalid(f"{param} must be {' or '.join(allowed)}", param)
+
+
 def require_depth(value: object, most: int, param: str) -> None:
     """Refuses a JSON value with more than `most` arrays and objects inside one another."""
     level, depth = [value], 0

@@ -5,12 +5,14 @@ from __future__ import annotations
 from services.common.errors import Internal
 from services.gateway.api.parameters import GenerationParameters
 from services.gateway.deltas import Delta, Ending, EngineStart, StationTimes, Usage
+from services.gateway.embeddings import Embedding
 from services.gateway.forms import OutputForm
 from services.gateway.prompts import ChatFormats, ChatPrompt, EncodedPrompts, TextPrompts
 from services.gateway.scored import Scored, ScoredToken, TokenText, TopToken
 from services.pb.postroad.v1 import common_pb2, detokenizer_pb2, engine_pb2, tokenizer_pb2
 
 _UINT64_MASK = 2**64 - 1
+POOLINGS = {"last": engine_pb2.POOLING_LAST, "mean": engine_pb2.POOLING_MEAN}
 _FINISH_REASONS = {common_pb2.FINISH_REASON_STOP: "stop", common_pb2.FINISH_REASON_LENGTH: "length"}
 
 
@@ -38,6 +40,36 @@ def read_rendered(message: tokenizer_pb2.RenderChatResponse) -> EncodedPrompts:
 def decode_request(ids: list[int], skip_special_tokens: bool) -> detokenizer_pb2.DecodeRequest:
     """The message for Detokenizer.Decode."""
     return detokenizer_pb2.DecodeRequest(ids=ids, skip_special_tokens=skip_special_tokens)
+
+
+def embed_request(
+    prompt_ids: list[int], pooling: str | None, cache_salt: str | None, priority: int | None
+) -> engine_pb2.EmbedRequest:
+    """The message for Engine.Embed. `pooling`: one of POOLINGS."""
+    return engine_pb2.EmbedRequest(
+        prompt_ids=prompt_ids,
+        pooling=None if pooling is None else POOLINGS[pooling],
+        cache_salt=cache_salt or "",
+        priority=priority or 0,
+    )
+
+
+def read_embedding(message: engine_pb2.EmbedResponse) -> Embedding:
+    """A message of Engine.Embed. No detokenizer is on the way: what the engine does not account for is one hop."""
+    times = message.timings
+    return Embedding(
+        vector=message.embedding,
+        usage=_read_usage(message.usage),
+        times=StationTimes(
+            schedule_wait_us=times.schedule_wait_us,
+            prefill_us=times.prefill_us,
+            decode_us=0,
+            detokenize_us=0,
+            engine_hop_us=0,
+            detokenizer_total_us=times.schedule_wait_us + times.prefill_us,
+            preemptions=times.preemptions,
+        ),
+    )
 
 
 def generate_request(
@@ -152,11 +184,7 @@ def _read_end(end: detokenizer_pb2.TextEnd) -> Ending:
     times = end.timings
     return Ending(
         finish_reason=reason,
-        usage=Usage(
-            prompt_tokens=end.usage.prompt_tokens,
-            completion_tokens=end.usage.completion_tokens,
-            cached_tokens=end.usage.cached_tokens,
-        ),
+        usage=_read_usage(end.usage),
         times=StationTimes(
             schedule_wait_us=times.schedule_wait_us,
             prefill_us=times.prefill_us,
@@ -168,4 +196,12 @@ def _read_end(end: detokenizer_pb2.TextEnd) -> Ending:
         ),
         stop_string=end.stop_string if end.HasField("stop_string") else None,
         cumulative_logprob=end.cumulative_logprob if end.HasField("cumulative_logprob") else None,
+    )
+
+
+def _read_usage(usage: common_pb2.Usage) -> Usage:
+    return Usage(
+        prompt_tokens=usage.prompt_tokens,
+        completion_tokens=usage.completion_tokens,
+        cached_tokens=usage.cached_tokens,
     )

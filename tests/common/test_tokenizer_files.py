@@ -37,7 +37,7 @@ OTHER_FILES = {"tokenizer.json": b"{}", "tokenizer_config.json": b"{}"}
 def engine_of(files: dict[str, bytes]) -> Load:
     """What an engine runs whose model has these files."""
     model = ModelFiles(
-        config={},
+        config={"hidden_size": 64},
         vocab_size=1000,
         eos_token_ids=frozenset({999}),
         tokenizer_files=files,

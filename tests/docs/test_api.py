@@ -15,10 +15,12 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from services.common.tracing import Tracing
+from services.gateway import wire
 from services.gateway.admission import OPEN_PATHS
 from services.gateway.api.chat import ROLES as GATEWAY_ROLES
 from services.gateway.api.chat import ChatMessage, ChatRequest, ContentPart
 from services.gateway.api.completions import DEFAULT_MAX_TOKENS, CompletionRequest
+from services.gateway.api.embeddings import ENCODING_FORMATS, MAX_INPUTS, EmbeddingRequest
 from services.gateway.api.messages.answer_types import StopReason
 from services.gateway.api.messages.blocks import Block, MessageTurn
 from services.gateway.api.messages.request import (
@@ -51,6 +53,7 @@ from services.gateway.app import make_app
 from services.gateway.error_forms import ANTHROPIC_TYPES
 from services.gateway.errors import ApiError, from_station, invalid
 from services.gateway.gateway import Gateway
+from services.gateway.road import EMBEDDINGS_AT_ONCE
 from services.gateway.settings import GatewaySettings
 from services.gateway.timings import PHASES
 from services.tokenizer.chat import ROLES
@@ -105,6 +108,7 @@ def test_every_parameter() -> None:
     assert documented("Text completions") == fields(CompletionRequest, CompletionParameters)
     assert sorted(documented("POST /tokenize")) == sorted(fields(TokenizeRequest))
     assert documented("Responses") == fields(ResponseRequest, RefusedByResponses)
+    assert documented("Embeddings") == fields(EmbeddingRequest)
     assert documented("API keys") == fields(KeyEntry)
     assert sorted(documented("POST /detokenize")) == sorted(fields(DetokenizeRequest))
 
@@ -146,6 +150,22 @@ def test_ranges() -> None:
     ranges = {field.name: ", ".join(bounds(field.type)) for field in info.fields} | checked_elsewhere
     assert {name: row["range"] for name, row in rows.items()} == {name: ranges[name] for name in rows}
     assert rows["max_tokens"]["default"].endswith(f"text: {DEFAULT_MAX_TOKENS}")
+
+
+def test_ranges_of_embeddings() -> None:
+    rows = by_code(table(PAGE, "Embeddings"), "field")
+    assert rows["input"]["range"].count(f"up to {MAX_INPUTS} ") == 2
+    assert codes(rows["encoding_format"]["range"]) == list(ENCODING_FORMATS)
+    assert codes(rows["pooling"]["range"]) == list(wire.POOLINGS)
+    assert f"at most {EMBEDDINGS_AT_ONCE}\ninputs" in section(PAGE, "Embeddings")
+    info = msgspec.inspect.type_info(EmbeddingRequest)
+    assert isinstance(info, msgspec.inspect.StructType)
+    [priority] = [field.type for field in info.fields if field.name == "priority"]
+    assert ", ".join(bounds(priority)) == rows["priority"]["range"]
+    assert {name: codes(rows[name]["range"]) for name in EmbeddingRequest.off_values} == {
+        name: [msgspec.json.encode(value).decode() for value in values] or ["null"]
+        for name, values in EmbeddingRequest.off_values.items()
+    }
 
 
 def test_every_parameter_of_a_message() -> None:

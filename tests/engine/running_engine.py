@@ -33,13 +33,14 @@ from services.pb.postroad.v1 import common_pb2, debug_pb2, debug_pb2_grpc, engin
 from tests.support.polling import WAIT_SECONDS, until
 
 VOCAB_SIZE = 1000
+HIDDEN_SIZE = 64
 EOS = 999
 INFO = ExecutorInfo(num_pages=64, page_size=4, vocab_size=VOCAB_SIZE, max_model_len=128)
 FILES = {"tokenizer.json": b"{}" * 300_000, "tokenizer_config.json": b"{}"}
 MODEL = ServedModel(
     "tiny",
     ModelFiles(
-        config={},
+        config={"hidden_size": HIDDEN_SIZE},
         vocab_size=VOCAB_SIZE,
         eos_token_ids=frozenset({EOS}),
         tokenizer_files=FILES,

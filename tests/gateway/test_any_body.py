@@ -66,6 +66,10 @@ VALID: dict[str, list[Json]] = {
         {"input": ITEMS, "tools": [{"type": "function", **FUNCTION}], "tool_choice": "auto"},
         {"input": [USER], "text": {"format": {"type": "json_schema", "name": "x", "schema": {"type": "object"}}}},
     ],
+    "/v1/embeddings": [
+        {"input": "x", "model": "smol", "pooling": "mean", "user": "u"},
+        {"input": [[1, 2], [3]], "encoding_format": "base64", "dimensions": 3, "priority": 1, "timings": True},
+    ],
     "/v1/messages": [
         {"messages": [USER], "max_tokens": 5, "stream": True, "stop_sequences": ["a"], "system": "s"},
         {

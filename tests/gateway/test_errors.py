@@ -145,7 +145,7 @@ async def test_an_end_without_a_finish_reason_is_an_error(gateway: RunningGatewa
 
 
 async def test_unknown_paths_and_methods_answer_in_openais_form(gateway: RunningGateway) -> None:
-    missing = await gateway.http.post("/v1/embeddings", json={})
+    missing = await gateway.http.post("/v1/images/generations", json={})
     assert missing.status_code == 404
     assert missing.json()["error"]["code"] == "unknown_path"
     wrong = await gateway.http.get("/v1/chat/completions")

@@ -27,6 +27,8 @@ class StepBatch:
     sampled_ids: list[int]  # the id of each one's sequence
     jobs: list[SamplingJob]  # likewise
     scorings: list[tuple[int, int, ScoringJob]]  # sequence id, first row, job
+    state_rows: Tensor  # [rows], int64: those whose states are wanted
+    num_states: list[tuple[int, int]]  # sequence id and number of its rows, in the order of state_rows
 
     @classmethod
     def build(cls, sequences: Sequence[SequencePlan], page_size: int, device: torch.device) -> StepBatch:
@@ -40,11 +42,16 @@ class StepBatch:
         sampled_ids: list[int] = []
         jobs: list[SamplingJob] = []
         scorings: list[tuple[int, int, ScoringJob]] = []
+        state_rows: list[int] = []
+        num_states: list[tuple[int, int]] = []
         for sequence in (*decodes, *prefills):
             span = range(sequence.start, sequence.start + len(sequence.token_ids))
             table = sequence.page_table
             if sequence.scoring is not None:
                 scorings.append((sequence.sequence_id, len(token_ids) + sequence.scoring.first_row, sequence.scoring))
+            if sequence.state_rows:
+                state_rows += (len(token_ids) + row for row in sequence.state_rows)
+                num_states.append((sequence.sequence_id, len(sequence.state_rows)))
             token_ids += sequence.token_ids
             positions += span
             slots += [table[p // page_size] * page_size + p % page_size for p in span]
@@ -66,4 +73,6 @@ class StepBatch:
             sampled_ids=sampled_ids,
             jobs=jobs,
             scorings=scorings,
+            state_rows=on_device(state_rows),
+            num_states=num_states,
         )

@@ -15,10 +15,10 @@ class NonFiniteLogitsError(RuntimeError):
 
 
 class BrokenSequencesError(RuntimeError):
-    """The model gives these sequences no finite logits: sending them again would not help."""
+    """The model gives these sequences no finite logits or states: sending them again would not help."""
 
     def __init__(self, sequence_ids: Sequence[int]) -> None:
-        super().__init__(f"no finite logits for the sequences {list(sequence_ids)}")
+        super().__init__(f"no finite logits or states for the sequences {list(sequence_ids)}")
         self.sequence_ids = frozenset(sequence_ids)
 
 

@@ -15,6 +15,7 @@ from services.engine.executor.errors import naming_sequences
 from services.engine.executor.logprobs import require_finite, score_sampled, scoring_slices
 from services.engine.executor.native_logprobs import token_logprobs
 from services.engine.executor.native_sampler import sample
+from services.engine.executor.states import states_by_sequence
 from services.engine.plan import SamplingJob, ScoringJob, SequencePlan, StepPlan, StepResult, TokenLogprobs
 
 Int32s = npt.NDArray[np.int32]
@@ -33,8 +34,9 @@ class FlatStep:
     logit_rows: Int32s  # [sampled], the tokens with a sampling job
     sampled_ids: list[int]  # the id of each one's sequence
     jobs: list[SamplingJob]  # likewise
-    state_rows: Int32s  # the tokens with a scoring job
+    state_rows: Int32s  # the tokens to be scored, then those whose states are wanted
     scorings: list[tuple[int, ScoringJob]]  # sequence id and job, in the order of state_rows
+    num_states: list[tuple[int, int]]  # sequence id and number of states wanted, likewise
 
     @classmethod
     def build(cls, sequences: Sequence[SequencePlan], page_size: int) -> FlatStep:
@@ -46,15 +48,20 @@ class FlatStep:
         logit_rows: list[int] = []
         sampled_ids: list[int] = []
         jobs: list[SamplingJob] = []
-        state_rows: list[int] = []
+        scored_rows: list[int] = []
         scorings: list[tuple[int, ScoringJob]] = []
+        pooled_rows: list[int] = []
+        num_states: list[tuple[int, int]] = []
         for sequence in sequences:
             end = sequence.start + len(sequence.token_ids)
             if len(sequence.page_table) * page_size < end:
                 raise IndexError(f"the pages of sequence {sequence.sequence_id} do not hold {end} tokens")
             if sequence.scoring is not None:
-                state_rows += (len(token_ids) + row for row in sequence.scoring.rows)
+                scored_rows += (len(token_ids) + row for row in sequence.scoring.rows)
                 scorings.append((sequence.sequence_id, sequence.scoring))
+            if sequence.state_rows:
+                pooled_rows += (len(token_ids) + row for row in sequence.state_rows)
+                num_states.append((sequence.sequence_id, len(sequence.state_rows)))
             token_ids.extend(sequence.token_ids)
             positions.extend(range(sequence.start, end))
             page_table.extend(sequence.page_table)
@@ -75,8 +82,9 @@ class FlatStep:
             logit_rows=_int32(logit_rows),
             sampled_ids=sampled_ids,
             jobs=jobs,
-            state_rows=_int32(state_rows),
+            state_rows=_int32(scored_rows + pooled_rows),
             scorings=scorings,
+            num_states=num_states,
         )
 
 
@@ -90,7 +98,7 @@ class NativeExecutor:
         self._threads = threads
 
     def execute(self, plan: StepPlan) -> StepResult:
-        """Runs one step. Raises BrokenSequencesError for logits that are not finite."""
+        """Runs one step. Raises BrokenSequencesError for logits or states that are not finite."""
         if not plan.sequences:
             return StepResult(plan.number, {})
         step = FlatStep.build(plan.sequences, self.info.page_size)
@@ -116,6 +124,8 @@ class NativeExecutor:
         for sequence_id, job in step.scorings:
             result.prompt_logprobs[sequence_id] = self._score_prompt(sequence_id, first, job)
             first += len(job.next_ids)
+        if step.num_states:
+            result.states = states_by_sequence(self._model.states()[first:], step.num_states)
         return result
 
     def _score_prompt(self, sequence_id: int, first: int, job: ScoringJob) -> TokenLogprobs:

@@ -13,11 +13,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from pydantic import BaseModel, ValidationError
 from tokenizers import Tokenizer
 
 from services.engine.executor.base import ExecutorInfo
-from services.engine.plan import SamplingJob, SequencePlan, StepPlan, StepResult, TokenLogprobs
+from services.engine.plan import SamplingJob, SequencePlan, States, StepPlan, StepResult, TokenLogprobs
 
 SENTENCE = " The post rider changes horses at every station, and the letter keeps its seal until the road ends."
 
@@ -111,12 +112,15 @@ class ScriptedExecutor:
         step_ms: float,
         clock: Callable[[], float] = time.perf_counter,
         sleep: Callable[[float], None] = time.sleep,
+        *,
+        hidden_size: int = 64,
     ) -> None:
-        """`clock` and `sleep` are in seconds."""
+        """`clock` and `sleep` are in seconds; `hidden_size` is that of the states that it makes up."""
         self.info = info
         self._clock = clock
         self._sleep = sleep
         self._script = script
+        self._hidden_size = hidden_size
         self._step_seconds = step_ms / 1000
         self._next_decode = 0.0  # when, by the clock, the next decode step is due
         self._replayed: dict[int, tuple[int, ...]] = {}  # by sequence id, for the sequences of the last step
@@ -136,9 +140,22 @@ class ScriptedExecutor:
             if entry.scoring is not None:
                 scored = self._made_up(entry.scoring.next_ids, entry.scoring.num_top)
                 result.prompt_logprobs[entry.sequence_id] = scored
+            if entry.state_rows:
+                result.states[entry.sequence_id] = self._states(entry)
         if all(_continues_output(entry) for entry in plan.sequences):
             self._wait_for_clock()
         return result
+
+    def _states(self, plan: SequencePlan) -> States:
+        """By token id and position alone: random, and the same in every run."""
+        return np.stack(
+            [
+                np.random.default_rng((plan.token_ids[row], plan.start + row)).standard_normal(
+                    self._hidden_size, np.float32
+                )
+                for row in plan.state_rows
+            ]
+        )
 
     def _made_up(self, token_ids: Sequence[int], num_top: int) -> TokenLogprobs:
         """Each token is the most probable one, with 1/2; the ids after it follow with 1/4, 1/8 and so on."""

@@ -12,6 +12,7 @@ from services.engine.executor.errors import naming_sequences
 from services.engine.executor.kv_pool import DEFAULT_PAGE_SIZE, KvPool
 from services.engine.executor.logprobs import require_finite, score_sampled, scoring_slices
 from services.engine.executor.sampler import sample
+from services.engine.executor.states import states_by_sequence
 from services.engine.executor.torch_logprobs import token_logprobs
 from services.engine.models.decoder import Decoder
 from services.engine.plan import ScoringJob, StepPlan, StepResult, TokenLogprobs
@@ -41,7 +42,8 @@ class TorchExecutor:
         self._attention: AttentionBackend = TorchAttention(self._pool, config)
 
     def execute(self, plan: StepPlan) -> StepResult:
-        """Runs one step. Raises BrokenSequencesError for logits that are not finite; the KV pool is then empty."""
+        """Runs one step. Raises BrokenSequencesError for logits or states that are not finite; the KV pool is then
+        empty."""
         if not plan.sequences:
             return StepResult(plan.number, {})
         try:
@@ -62,6 +64,9 @@ class TorchExecutor:
         result = self._sample(plan, batch, hidden_states)
         for sequence_id, first_row, job in batch.scorings:
             result.prompt_logprobs[sequence_id] = self._score_prompt(sequence_id, hidden_states[first_row:], job)
+        if batch.num_states:
+            states = self._model.norm(hidden_states[batch.state_rows]).float().cpu().numpy()
+            result.states = states_by_sequence(states, batch.num_states)
         return result
 
     def _sample(self, plan: StepPlan, batch: StepBatch, hidden_states: Tensor) -> StepResult:

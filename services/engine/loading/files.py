@@ -25,6 +25,11 @@ class ModelFiles:
     tokenizer_files: dict[str, bytes]  # by name, as GetTokenizerFiles sends them
     tokenizer_fingerprint: str  # GetModelResponse.tokenizer_fingerprint
 
+    @property
+    def hidden_size(self) -> int:
+        """Numbers in a state of the language part."""
+        return int(self.config.get("text_config", self.config)["hidden_size"])
+
 
 def read_model_files(source: ModelSource) -> ModelFiles:
     """Reads configuration and tokenizer. Raises a LoadingError."""
@@ -53,8 +58,9 @@ def _from_folder(folder: Path) -> ModelFiles:
     tokenizer_files = {name: _bytes(folder / name) for name in names}
     # The language part of a model that has others too.
     text_config = config.get("text_config", config)
-    if "vocab_size" not in text_config:
-        raise DamagedFile(f"{folder / 'config.json'} does not say vocab_size")
+    for name in ("vocab_size", "hidden_size"):
+        if name not in text_config:
+            raise DamagedFile(f"{folder / 'config.json'} does not say {name}")
     ids = [source.get("eos_token_id") for source in (config, text_config, generation)]
     return ModelFiles(
         config=config,

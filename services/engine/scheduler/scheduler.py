@@ -302,7 +302,9 @@ class Scheduler:
     def _prefill_output(
         self, entry: SequencePlan, sequence: Sequence, result: StepResult, now: int
     ) -> list[SequenceOutput]:
-        """Scores of prompt tokens, and the end of one that was only to be prefilled, if it is either."""
+        """Scores of prompt tokens, and the end of one that was only to be prefilled, if it is either. Pools states."""
+        if sequence.pooler is not None and entry.state_rows:
+            sequence.pooler.take(result.states[entry.sequence_id])
         is_over = sequence.is_prefill_only and sequence.num_left == 0
         if not is_over and entry.scoring is None:
             return []
@@ -311,8 +313,8 @@ class Scheduler:
             sequence.num_scored = entry.start + entry.scoring.rows.stop
         if is_over:
             sequence.first_token_ns = sequence.last_token_ns = now
-            output.finish_reason = FinishReason.LENGTH
-            self._finish(sequence, FinishReason.LENGTH)
+            output.finish_reason = FinishReason.LENGTH if sequence.pooler is None else FinishReason.STOP
+            self._finish(sequence, output.finish_reason)
         return [output]
 
     def _append_tokens(self, sequence: Sequence, token_ids: list[int], result: StepResult, now: int) -> SequenceOutput:
@@ -379,6 +381,7 @@ def _sequence_plan(sequence: Sequence, start: int, end: int, sampling: list[Samp
         sequence.logprobs,
         None if sequence.prompt_logprobs is None else _scoring_job(sequence, start, end),
         sequence.grammar,
+        range(0) if sequence.pooler is None else sequence.pooler.rows(start, end),
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from services.engine.plan import OutputGrammar, SamplingParams, StopParams
+from services.engine.scheduler.pooling import Pooler
 from services.engine.scheduler.prefix_tree import PrefixNode
 from services.engine.scheduler.speculation import Speculation
 
@@ -13,7 +14,8 @@ from services.engine.scheduler.speculation import Speculation
 class FinishReason(Enum):
     """Why a sequence ended."""
 
-    STOP = auto()  # a stop token id, `Sequence.stop_token_id` says which; or nothing can follow by the grammar
+    # A stop token id, `Sequence.stop_token_id` says which; or nothing can follow by the grammar; or all is pooled.
+    STOP = auto()
     LENGTH = auto()  # max_tokens or the model's length
     CANCELLED = auto()
     ERROR = auto()  # a step failed, or the grammar did
@@ -45,6 +47,7 @@ class Sequence:
     grammar: OutputGrammar | None = None  # None: the output is free
     grammar_wait_ns: int = 0  # from arrival until the grammar was there
     speculation: Speculation | None = None  # None: none of its tokens are guessed
+    pooler: Pooler | None = None  # of a prompt to embed, which is prefilled only
 
     output_ids: list[int] = field(default_factory=list)
     state: SequenceState = SequenceState.WAITING
@@ -81,8 +84,10 @@ class Sequence:
     @property
     def num_skippable(self) -> int:
         """Leading tokens that may come from the prefix cache: neither the last one nor those that are yet to be scored
-        are among them, for their logits are needed."""
+        or pooled are among them, for their logits or states are needed."""
         last = self.num_tokens - 1
+        if self.pooler is not None:
+            return min(last, self.pooler.num_dispensable)
         if self.prompt_logprobs is None or self.num_scored >= len(self.prompt_ids) - 1:
             return last
         return min(last, self.num_scored)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import Meta
@@ -20,36 +20,17 @@ from services.gateway.api.parameters import (
     GenerationParameters,
     LogprobCount,
     OffValues,
-    TokenId,
     check_completion_parameters,
 )
+from services.gateway.api.prompt_field import PromptField, given_prompts, prompts_schema
 from services.gateway.api.structured_output import extension_forms, output_form, response_forms
 from services.gateway.errors import invalid
 from services.gateway.parts import Content, Part, TextReader
-from services.gateway.prompts import IdsPrompts, TextPrompts
 from services.gateway.scored import Scored
-from services.gateway.validation import decode, refuse_later_features, require_length
+from services.gateway.validation import decode, refuse_later_features
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 MAX_PROMPTS = 256
-
-T = TypeVar("T")
-
-_PROMPT = {"type": "string", "minLength": 1}
-_IDS = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}}
-PromptField = Annotated[
-    str | list[str | TokenId | list[TokenId]],
-    Meta(
-        extra_json_schema={
-            "oneOf": [
-                _PROMPT,
-                _IDS,
-                {"type": "array", "minItems": 1, "maxItems": MAX_PROMPTS, "items": _PROMPT},
-                {"type": "array", "minItems": 1, "maxItems": MAX_PROMPTS, "items": _IDS},
-            ]
-        }
-    ),
-]
 
 
 class CompletionRequest(CompletionParameters, kw_only=True):
@@ -62,7 +43,7 @@ class CompletionRequest(CompletionParameters, kw_only=True):
         "tool_choice": ("none",),
     }
 
-    prompt: PromptField
+    prompt: Annotated[PromptField, Meta(extra_json_schema=prompts_schema(MAX_PROMPTS))]
     add_special_tokens: bool | None = None
     logprobs: LogprobCount | None = None
     echo: bool | None = None
@@ -105,33 +86,6 @@ class CompletionRequest(CompletionParameters, kw_only=True):
 
 
 _BODY = msgspec.json.Decoder(CompletionRequest)
-
-
-def completion_prompts(given: PromptField, add_special_tokens: bool | None) -> TextPrompts | IdsPrompts:
-    """The prompts of a string, a list of strings, token ids, or a list of lists of token ids. Raises ApiError 400."""
-    if not given:
-        raise invalid("prompt must not be empty", "prompt")
-    if isinstance(given, str):
-        return TextPrompts([given], add_special_tokens)
-    if isinstance(given[0], int):
-        return IdsPrompts([_of_type(int, given, "prompt", "a token id")])
-    require_length(given, MAX_PROMPTS, "prompt", "prompts")
-    for index, prompt in enumerate(given):
-        if prompt in ("", []):
-            raise invalid(f"prompt[{index}] must not be empty", f"prompt[{index}]")
-    if isinstance(given[0], str):
-        return TextPrompts(_of_type(str, given, "prompt", "a string"), add_special_tokens)
-    return IdsPrompts(_of_type(list, given, "prompt", "an array of token ids"))
-
-
-def _of_type(kind: type[T], entries: Sequence[object], param: str, what: str) -> list[T]:
-    """The entries, all of one type: that of the first one."""
-    checked = []
-    for index, entry in enumerate(entries):
-        if not isinstance(entry, kind):
-            raise invalid(f"{param}[{index}] must be {what} as the entries before it", f"{param}[{index}]")
-        checked.append(entry)
-    return checked
 
 
 class CompletionForm:
@@ -199,7 +153,7 @@ class CompletionDialect:
         refuse_later_features(body, body.off_values)
         check_completion_parameters(body)
         _check_best_of(body)
-        prompts = completion_prompts(body.prompt, body.add_special_tokens)
+        prompts = given_prompts(body.prompt, "prompt", MAX_PROMPTS, body.add_special_tokens)
         form = output_form(response_forms(body.response_format), extension_forms(body))
         return Parsed(body, prompts, form, lambda _formats: Reading(TextReader))
 

@@ -11,6 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from services.gateway.api.answer_types import ChatChunk, ChatCompletion, Completion, CompletionChunk
 from services.gateway.api.chat import ChatMessage, ChatRequest
 from services.gateway.api.completions import CompletionRequest
+from services.gateway.api.embeddings import EmbeddingList, EmbeddingRequest
 from services.gateway.api.messages.answer_types import CountedTokens, MessageAnswer, StreamEvent
 from services.gateway.api.messages.request import MessagesRequest, PromptFields
 from services.gateway.api.models import Model, ModelList
@@ -56,6 +57,7 @@ DESCRIPTIONS = {
         "Continue a text", Completion, CompletionRequest, (CompletionChunk,), headers=(SERVER_TIMING,)
     ),
     "POST /v1/responses": Description("Answer with items", Response, ResponseRequest, EVENTS, headers=(SERVER_TIMING,)),
+    "POST /v1/embeddings": Description("Vectors of texts", EmbeddingList, EmbeddingRequest, headers=(SERVER_TIMING,)),
     "POST /v1/messages": Description(
         "Answer messages in Anthropic's form",
         MessageAnswer,

@@ -14,6 +14,7 @@ from services.gateway.api.answers import Answer, AnswerHead, Dialect, Parsed, Re
 from services.gateway.api.choices import Choices, WholeChoice
 from services.gateway.api.endpoint import Endpoint, Exchange
 from services.gateway.api.parameters import MAX_CHOICES, GenerationParameters
+from services.gateway.api.prompt_field import require_tokens
 from services.gateway.calls_ahead import CallsAhead
 from services.gateway.deltas import Delta
 from services.gateway.errors import invalid, rename_field
@@ -69,10 +70,7 @@ class GenerationEndpoint(Endpoint):
         self, body: GenerationParameters, prompt_ids: list[list[int]], form: OutputForm | None, reading: Reading
     ) -> list[Run]:
         field, n = self._dialect.prompt_field, body.choices_per_prompt
-        for prompt, ids in enumerate(prompt_ids):
-            if not ids:
-                param = field if len(prompt_ids) == 1 else f"{field}[{prompt}]"
-                raise invalid(f"{param} must not be empty: it has no tokens", param)
+        require_tokens(prompt_ids, field)
         request = partial(
             wire.generate_request,
             body,

@@ -205,6 +205,12 @@ class CompletionParameters(UnsupportedFields, kw_only=True):
         return self.max_tokens
 
 
+def check_cache_salt(given: str | None) -> None:
+    """Raises ApiError 400 for one that is too long."""
+    if given is not None and len(given.encode()) > MAX_CACHE_SALT_BYTES:
+        raise invalid(f"cache_salt must have at most {MAX_CACHE_SALT_BYTES} bytes", "cache_salt")
+
+
 def check_parameters(body: GenerationParameters) -> None:
     """Checks what types and ranges cannot say. Raises ApiError 400."""
     stops = body.stops
@@ -214,8 +220,7 @@ def check_parameters(body: GenerationParameters) -> None:
         if not stop:
             raise invalid(f"{param} must not be an empty string", param)
         require_length(stop, MAX_STOP_CHARACTERS, param, "characters")
-    if body.cache_salt is not None and len(body.cache_salt.encode()) > MAX_CACHE_SALT_BYTES:
-        raise invalid(f"cache_salt must have at most {MAX_CACHE_SALT_BYTES} bytes", "cache_salt")
+    check_cache_salt(body.cache_salt)
     if body.token_limit is not None and (body.min_tokens or 0) > body.token_limit:
         raise invalid(f"min_tokens must be at most {body.token_limit_field}, {body.token_limit}", "min_tokens")
 

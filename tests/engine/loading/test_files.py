@@ -15,6 +15,7 @@ from services.engine.loading.errors import DamagedFile, FileMissing
 from services.engine.loading.files import read_model_files
 from services.engine.loading.source import ModelSource, resolve
 
+SIZES = {"vocab_size": 8, "hidden_size": 4}
 TOKENIZER = {
     "added_tokens": [{"id": 3, "content": "<|end|>"}],
     "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "</s>": 2}, "merges": []},
@@ -24,7 +25,7 @@ TOKENIZER = {
 def _folder(path: Path, **changes: Any) -> ModelSource:
     """Writes a folder; `changes` by file name without its ending, None leaves the file out."""
     files = {
-        "config": {"vocab_size": 8, "eos_token_id": 2},
+        "config": {**SIZES, "eos_token_id": 2},
         "tokenizer": TOKENIZER,
         "tokenizer_config": {},
         **changes,
@@ -37,7 +38,7 @@ def _folder(path: Path, **changes: Any) -> ModelSource:
 
 def test_default_model() -> None:
     files = read_model_files(resolve("default"))
-    assert files.vocab_size == 49152
+    assert (files.vocab_size, files.hidden_size) == (49152, 576)
     assert files.eos_token_ids == {2}
     assert sorted(files.tokenizer_files) == ["chat_template.jinja", "tokenizer.json", "tokenizer_config.json"]
     assert files.tokenizer_fingerprint == fingerprint(files.tokenizer_files)
@@ -60,15 +61,15 @@ def test_folder(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text("{{ messages }}")
     (tmp_path / "special_tokens_map.json").write_text("{}")
     files = read_model_files(source)
-    assert files.config == {"vocab_size": 8, "eos_token_id": 2}
-    assert files.vocab_size == 8
+    assert files.config == {**SIZES, "eos_token_id": 2}
+    assert (files.vocab_size, files.hidden_size) == (8, 4)
     names = ["chat_template.jinja", "tokenizer.json", "tokenizer_config.json"]
     assert files.tokenizer_files == {name: (tmp_path / name).read_bytes() for name in names}
 
 
 def test_fingerprint_follows_the_tokenizer_files_alone(tmp_path: Path) -> None:
     before = read_model_files(_folder(tmp_path)).tokenizer_fingerprint
-    assert read_model_files(_folder(tmp_path, config={"vocab_size": 9})).tokenizer_fingerprint == before
+    assert read_model_files(_folder(tmp_path, config={**SIZES, "vocab_size": 9})).tokenizer_fingerprint == before
     (tmp_path / "chat_template.jinja").write_text("")
     assert read_model_files(_folder(tmp_path)).tokenizer_fingerprint != before
 
@@ -77,9 +78,9 @@ def test_fingerprint_follows_the_tokenizer_files_alone(tmp_path: Path) -> None:
     ("changes", "ids"),
     [
         ({}, {2}),
-        ({"config": {"vocab_size": 8}}, set()),
-        ({"config": {"vocab_size": 8, "eos_token_id": [4, 5]}}, {4, 5}),
-        ({"config": {"vocab_size": 8, "eos_token_id": None}, "generation_config": {"eos_token_id": 0}}, {0}),
+        ({"config": {**SIZES}}, set()),
+        ({"config": {**SIZES, "eos_token_id": [4, 5]}}, {4, 5}),
+        ({"config": {**SIZES, "eos_token_id": None}, "generation_config": {"eos_token_id": 0}}, {0}),
         ({"generation_config": {"eos_token_id": [6, 7]}}, {2, 6, 7}),
         ({"tokenizer_config": {"eos_token": "<|end|>"}}, {2, 3}),
         ({"tokenizer_config": {"eos_token": {"content": "<|end|>", "special": True}}}, {2, 3}),
@@ -92,7 +93,7 @@ def test_fingerprint_follows_the_tokenizer_files_alone(tmp_path: Path) -> None:
             },
             {1, 2},
         ),
-        ({"config": {"eos_token_id": 2, "text_config": {"vocab_size": 8, "eos_token_id": 5}}}, {2, 5}),
+        ({"config": {"eos_token_id": 2, "text_config": {**SIZES, "eos_token_id": 5}}}, {2, 5}),
         (
             {"generation_config": {"eos_token_id": [4, 2]}, "tokenizer_config": {"eos_token": "<|end|>"}},
             {2, 3, 4},
@@ -118,6 +119,8 @@ def test_damaged_file_is_named(content: bytes, tmp_path: Path) -> None:
         read_model_files(source)
 
 
-def test_config_without_vocab_size(tmp_path: Path) -> None:
-    with pytest.raises(DamagedFile, match="vocab_size"):
-        read_model_files(_folder(tmp_path, config={"eos_token_id": 2}))
+@pytest.mark.parametrize("missing", SIZES)
+def test_config_without_a_size(missing: str, tmp_path: Path) -> None:
+    sizes = {name: size for name, size in SIZES.items() if name != missing}
+    with pytest.raises(DamagedFile, match=missing):
+        read_model_files(_folder(tmp_path, config={**sizes, "eos_token_id": 2}))

@@ -1,7 +1,8 @@
-"""A model on several ranks gives the greedy tokens that it gives on one, whatever the schedule. Float32."""
+"""A model on several ranks gives the greedy tokens and embeddings of one rank, whatever the schedule. Float32."""
 
 from __future__ import annotations
 
+import itertools
 import random
 from itertools import count
 from typing import Any
@@ -19,6 +20,7 @@ from services.engine.models.weights import load_shard
 from services.engine.plan import SamplingParams, StopParams
 from services.engine.ranks.group import RankGroup
 from services.engine.scheduler.config import SchedulerConfig
+from services.engine.scheduler.pooling import Pooler, Pooling
 from services.engine.scheduler.scheduler import Scheduler
 from services.engine.scheduler.sequence import Sequence
 from tests.engine.models.reference import FAMILIES, decoder
@@ -93,3 +95,25 @@ def test_streams_in_chunks_preempted_and_with_shared_prefixes(family: str, size:
     assert [sequence.output_ids for sequence in sequences] == alone(FAMILIES[family])
     assert scheduler.counters.preemptions > 0
     assert scheduler.counters.prefix_hit_tokens > 0
+
+
+def test_embeddings_in_chunks_beside_streams() -> None:
+    """The states are whole on rank 0, and the others need not know that they are wanted."""
+    config = FAMILIES["llama, 9 heads, 3 KV heads"]
+    prompts = [request.prompt_ids for request in requests()[1:8:2]]
+
+    def embedded() -> list[Sequence]:
+        return [
+            Sequence(100 + i, prompt, GREEDY, StopParams(0), arrival_ns=i, pooler=Pooler(pooling, len(prompt)))
+            for i, (prompt, pooling) in enumerate(itertools.product(prompts, Pooling))
+        ]
+
+    divided, whole = embedded(), embedded()
+    with thread_ranks(2, part_of(config), num_pages=110, page_size=4) as ranks:
+        run(ranks, [*requests()[:4], *divided], max_batch_tokens=32, max_num_seqs=STREAMS)
+    for sequence in whole:
+        run(TorchExecutor(decoder(config), num_pages=8), [sequence])
+    for one, other in zip(divided, whole, strict=True):
+        assert one.pooler is not None
+        assert other.pooler is not None
+        assert one.pooler.embedding() == pytest.approx(other.pooler.embedding(), abs=1e-5)

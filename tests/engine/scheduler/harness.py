@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from itertools import count
 
+import numpy as np
+import numpy.typing as npt
+
 from services.engine.executor.base import ExecutorInfo
 from services.engine.plan import SamplingParams, SequencePlan, StepPlan, StopParams
 from services.engine.scheduler.config import SchedulerConfig
+from services.engine.scheduler.pooling import Pooler, Pooling
 from services.engine.scheduler.scheduler import Scheduler
 from services.engine.scheduler.sequence import FinishReason, Sequence, SequenceState
 from services.engine.scheduler.speculation import Speculation
 from services.engine.scheduler.step import SequenceOutput
-from tests.engine.scheduler.paged_executor import PagedExecutor, lone_run
+from tests.engine.scheduler.paged_executor import PagedExecutor, lone_run, lone_states
 
 
 class Clock:
@@ -54,6 +58,7 @@ class Harness:
         self.prompt_scores: dict[int, list[float]] = {}  # and of the prompts
         self._ids = count(1)
         self._sequences: dict[int, Sequence] = {}
+        self._poolings: dict[int, Pooling] = {}  # of prompts to embed, by sequence id
         self._in_flight: StepPlan | None = None
 
     def add(
@@ -68,21 +73,26 @@ class Harness:
         logprobs: int | None = None,
         prompt_logprobs: int | None = None,
         max_guesses: int = 0,
+        pooling: Pooling | None = None,
     ) -> Sequence:
+        """With `pooling` the prompt is only to be embedded."""
         sequence = Sequence(
             sequence_id=next(self._ids),
             prompt_ids=list(prompt_ids),
             sampling=SamplingParams(temperature=0.0),
-            stop=StopParams(max_tokens=max_tokens, min_tokens=min_tokens, stop_token_ids=stop_ids),
+            stop=StopParams(max_tokens=0 if pooling else max_tokens, min_tokens=min_tokens, stop_token_ids=stop_ids),
             arrival_ns=self.clock(),
             cache_salt=cache_salt,
             priority=priority,
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
             speculation=Speculation(max_guesses) if max_guesses else None,
+            pooler=Pooler(pooling, len(prompt_ids)) if pooling else None,
         )
         self.scheduler.add(sequence)
         self._sequences[sequence.sequence_id] = sequence
+        if pooling:
+            self._poolings[sequence.sequence_id] = pooling
         self.received[sequence.sequence_id] = []
         self.scores[sequence.sequence_id] = []
         self.prompt_scores[sequence.sequence_id] = []
@@ -137,10 +147,14 @@ class Harness:
         return lone_run(sequence.prompt_ids, sequence.stop, self.info, predictable=self._predictable)
 
     def assert_complete(self, sequence: Sequence) -> None:
-        """The sequence ended by itself with exactly the tokens of its lone run."""
+        """The sequence ended by itself with exactly the tokens, or the embedding, of its lone run."""
         assert sequence.finish_reason in {FinishReason.STOP, FinishReason.LENGTH}
         assert sequence.output_ids == self.expected(sequence)
         assert self.received[sequence.sequence_id] == sequence.output_ids
+        if sequence.pooler is not None:
+            assert sequence.finish_reason is FinishReason.STOP
+            expected = lone_embedding(sequence.prompt_ids, self._poolings[sequence.sequence_id])
+            np.testing.assert_allclose(sequence.pooler.embedding(), expected, atol=1e-6)
 
     def assert_idle(self) -> None:
         assert not self.scheduler.has_work
@@ -148,6 +162,12 @@ class Harness:
         assert not any(self.scheduler.read_out_requests().values())
         kv = self.scheduler.read_out_kv()
         assert kv.free_pages + kv.cached_pages == kv.total_pages
+
+
+def lone_embedding(prompt_ids: list[int], pooling: Pooling) -> npt.NDArray[np.float64]:
+    states = lone_states(prompt_ids).astype(np.float64)
+    pooled: npt.NDArray[np.float64] = states[-1] if pooling is Pooling.LAST else states.mean(0)
+    return pooled / np.linalg.norm(pooled)
 
 
 def entry_of(plan: StepPlan, sequence: Sequence) -> SequencePlan | None:

@@ -12,8 +12,12 @@ from __future__ import annotations
 import itertools
 import zlib
 
+import numpy as np
+
 from services.engine.executor.base import ExecutorInfo
-from services.engine.plan import SamplingJob, SequencePlan, StepPlan, StepResult, StopParams, TokenLogprobs
+from services.engine.plan import SamplingJob, SequencePlan, States, StepPlan, StepResult, StopParams, TokenLogprobs
+
+HIDDEN_SIZE = 8
 
 
 def extend_digest(digest: int, token_id: int) -> int:
@@ -63,6 +67,20 @@ def prompt_scores(prompt_ids: list[int]) -> list[float]:
     return scores
 
 
+def state(digest: int) -> States:
+    """A stand-in for the last state of the token that a prefix ends with: [HIDDEN_SIZE]."""
+    return np.random.default_rng(digest).standard_normal(HIDDEN_SIZE, np.float32)
+
+
+def lone_states(prompt_ids: list[int]) -> States:
+    """Of all tokens of a prompt."""
+    digest, states = 0, []
+    for token_id in prompt_ids:
+        digest = extend_digest(digest, token_id)
+        states.append(state(digest))
+    return np.stack(states)
+
+
 def _scores(digests: list[int], token_ids: list[int], num_top: int) -> TokenLogprobs:
     logprobs = [score(digest, token_id) for digest, token_id in zip(digests, token_ids, strict=True)]
     top = range(num_top)
@@ -107,6 +125,11 @@ class PagedExecutor:
                 )
                 for entry, rows in zip(plan.sequences, digests, strict=True)
                 if entry.scoring is not None
+            },
+            {
+                entry.sequence_id: np.stack([state(rows[row]) for row in entry.state_rows])
+                for entry, rows in zip(plan.sequences, digests, strict=True)
+                if entry.state_rows
             },
         )
 

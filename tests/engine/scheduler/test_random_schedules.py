@@ -1,9 +1,11 @@
-"""Random schedules: whatever happens around it, a sequence's output is that of its lone run, and no page is lost."""
+"""Random schedules: whatever happens around it, a sequence has the output or the embedding of its lone run, and no page
+is lost."""
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from services.engine.scheduler.pooling import Pooling
 from services.engine.scheduler.sequence import FinishReason, Sequence
 from tests.engine.scheduler.harness import Harness, prompt
 
@@ -46,6 +48,7 @@ class RandomSchedule(RuleBasedStateMachine):
         stop_ids=st.frozensets(st.integers(0, 4), max_size=2),
         salt=st.sampled_from(["", "", "tenant"]),
         max_guesses=st.sampled_from([0, 1, 3, 9]),
+        pooling=st.sampled_from([None, None, None, *Pooling]),
     )
     def add(
         self,
@@ -58,6 +61,7 @@ class RandomSchedule(RuleBasedStateMachine):
         stop_ids: frozenset[int],
         salt: str,
         max_guesses: int,
+        pooling: Pooling | None,
     ) -> None:
         seed, length = prefix
         prompt_ids = [token_id % 5 for token_id in prompt(length, seed)] + tail
@@ -70,6 +74,7 @@ class RandomSchedule(RuleBasedStateMachine):
                 cache_salt=salt,
                 priority=priority,
                 max_guesses=max_guesses,
+                pooling=pooling,
             )
         )
 

@@ -143,14 +143,41 @@ class FakeDetokenizer(detokenizer_pb2_grpc.DetokenizerServicer):
                 self.left.set()
 
 
+def embedding_of(request: engine_pb2.EmbedRequest) -> list[float]:
+    """What FakeEngine makes of a prompt, exact in float32."""
+    return [float(len(request.prompt_ids)), float(request.prompt_ids[0]), request.prompt_ids[-1] / 2**20]
+
+
 class FakeEngine(engine_pb2_grpc.EngineServicer):
-    """Knows its model; what it generates is the detokenizer's script."""
+    """Knows its model; what it generates is the detokenizer's script. It embeds by `embedding_of`."""
 
     def __init__(self) -> None:
-        self.model = engine_pb2.GetModelResponse(model="smol", max_model_len=2048, vocab_size=49152, created=1700000000)
+        self.model = engine_pb2.GetModelResponse(
+            model="smol", max_model_len=2048, vocab_size=49152, created=1700000000, embedding_size=3
+        )
+        self.embedded: list[engine_pb2.EmbedRequest] = []
+        self.contexts: list[RequestContext] = []
+        self.before_embed: Callable[[engine_pb2.EmbedRequest], Any] | None = None  # awaited at the start of each call
+        self.running = self.most_running = 0
 
     async def GetModel(self, request: engine_pb2.GetModelRequest, context: Servicer) -> engine_pb2.GetModelResponse:
         return self.model
+
+    async def Embed(self, request: engine_pb2.EmbedRequest, context: Servicer) -> engine_pb2.EmbedResponse:
+        self.embedded.append(request)
+        given = RequestContext.from_grpc(context)
+        self.contexts.append(given)
+        self.running += 1
+        self.most_running = max(self.running, self.most_running)
+        try:
+            async with rpc_errors(context, quiet_log(), given.request_id):
+                if self.before_embed is not None:
+                    await self.before_embed(request)
+        finally:
+            self.running -= 1
+        usage = common_pb2.Usage(prompt_tokens=len(request.prompt_ids), cached_tokens=1)
+        timings = common_pb2.Timings(schedule_wait_us=10, prefill_us=20)
+        return engine_pb2.EmbedResponse(embedding=embedding_of(request), usage=usage, timings=timings)
 
 
 class Host:
