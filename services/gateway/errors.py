@@ -19,6 +19,7 @@ _CLIENT_NAMES = {
     "tools_json": "tools",
     "ids": "tokens",
 }
+_PROMPT_LISTS = ("prompt", "input")  # fields with a prompt per entry
 _RETRY_AFTER = 1.0  # seconds; engines restart and queues drain within a few
 
 
@@ -93,7 +94,8 @@ def _client_param(param: str | None, prompt_field: str | None) -> str | None:
         return None
     name = re.split(r"[.\[]", param, maxsplit=1)[0]
     if name in ("prompt_ids", "texts"):
-        return param.replace(name, prompt_field or "prompt", 1)
+        field = prompt_field or "prompt"
+        return param.replace(name, field, 1) if field in _PROMPT_LISTS else field
     return param.replace(name, _CLIENT_NAMES.get(name, name), 1)
 
 
