@@ -12,7 +12,7 @@ from services.gateway.api.parameters import OFF_VALUES
 from tests.docs.pages import codes, section
 from tests.support.answer_schemas import Difference, documented_differences, our_answer_schema, our_spec
 from tests.support.published_specs import EVENTS, OPENAI, WHOLE, publisher
-from tests.support.schema_fields import fields_of, may_be_null, requires, values_of
+from tests.support.schema_fields import fields_of, may_be_null, requires, types_of, values_of
 
 COMPLETIONS = ("POST /v1/chat/completions", "POST /v1/completions")
 
@@ -37,6 +37,8 @@ def differences(operation: str, media: str) -> Iterator[Difference]:
             yield Difference(operation, media, field, "null")
         if values_of(theirs[field]) and not values_of(ours[field]) <= values_of(theirs[field]):
             yield Difference(operation, media, field, "values")
+        if types_of(theirs[field]) and not types_of(ours[field]) <= types_of(theirs[field]):
+            yield Difference(operation, media, field, "type")
 
 
 def test_answers() -> None:

@@ -28,6 +28,13 @@ def values_of(schemas: list[Json]) -> set[Any]:
     return {value for values in given for value in values} - {None}
 
 
+def types_of(schemas: list[Json]) -> set[str]:
+    """The JSON types of a field, but null; empty where none is given. An integer is a number, too."""
+    given = [schema.get("type", []) for schema in schemas]
+    names = {name for types in given for name in ([types] if isinstance(types, str) else types)} - {"null"}
+    return names | ({"integer"} if "number" in names else set())
+
+
 def requires(schemas: list[Json], name: str) -> bool:
     """Whether one of the schemas that describe an object requires this field of it."""
     return any(name in schema.get("required", ()) for schema in schemas)
