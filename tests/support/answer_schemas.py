@@ -25,7 +25,8 @@ Json = dict[str, Any]
 class Difference:
     """Between a field of an answer and the published specification.
 
-    `kind`: `added`, which it does not have; `absent`, which it requires; `null` or `values`, which it does not allow.
+    `kind`: `added`, which it does not have; `absent`, which it requires; `null`, `values` or `type`, which it does not
+    allow there.
     """
 
     operation: str
@@ -94,6 +95,9 @@ def _allow(fields: dict[str, list[Json]], difference: Difference) -> None:
     match difference.kind:
         case "null":
             allow_null(fields[difference.field])
+        case "type":
+            for schema in fields[difference.field]:
+                schema.clear()
         case "absent":
             holder, _, name = difference.field.rpartition(".")
             allow_absence(fields[holder], name)
