@@ -115,14 +115,15 @@ def operations(spec: dict[str, Any]) -> Iterator[Any]:
 
 
 def make_small(body: Any) -> None:
-    """Lowers what is valid; a chat without a limit gets one."""
+    """Lowers what is valid; a chat or a response without a limit gets one."""
     if not isinstance(body, dict):
         return
     for name, most in MOST.items():
         if type(body.get(name)) is int and most < body[name] <= UINT32_MAX:
             body[name] = most
-    if body.get("max_tokens") is None and body.get("max_completion_tokens") is None:
-        body["max_tokens"] = MOST["max_tokens"]
+    limits = ("max_output_tokens",) if "input" in body else ("max_tokens", "max_completion_tokens")
+    if all(body.get(name) is None for name in limits):
+        body[limits[0]] = MOST[limits[0]]
 
 
 def check(operation: str, response: Response) -> None:
