@@ -5,7 +5,7 @@
 namespace postroad {
 namespace {
 
-constexpr int64_t kRowsAtOnce = 512;                // of a linear layer's input: what the second-level cache holds
+constexpr int64_t kInputBytes = int64_t{1} << 20;   // of a linear layer's input: what the second-level cache holds
 constexpr int64_t kTaskBytes = int64_t{256} << 10;  // of weights: small enough that threads end together
 constexpr int64_t kTaskPanels = 8;
 
@@ -45,7 +45,7 @@ void parallel_linear(Worker& worker, const Kernels& kernels, int num_threads, co
     const int64_t panels = call.linear.panels();
     const int64_t grain = panel_grain(call.linear, num_threads);
     const int64_t panel_tasks = ceil_div(panels, grain);
-    const int64_t blocks = ceil_div(rows, kRowsAtOnce);
+    const int64_t blocks = ceil_div(rows * call.linear.words * int64_t{sizeof(uint32_t)}, kInputBytes);
     const int64_t block_rows = round_up(ceil_div(rows, std::max<int64_t>(blocks, 1)), kernel.row_tile);
     worker.parallel_for(blocks * panel_tasks, 1, [&](int64_t first, int64_t) {
         const int64_t first_row = first / panel_tasks * block_rows;

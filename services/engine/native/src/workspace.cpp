@@ -37,7 +37,7 @@ Workspace::Workspace(const ModelConfig& config, Format format, KvFormat kv_forma
     const int64_t rows = task_tokens(group) * group;
     const int64_t attention =
         attention_scratch_words(static_cast<int>(rows), round_up(config.head_dim, kBlock), kv_format);
-    reserve_rows(thread_scratch, num_threads, std::max(attention, config.head_dim));
+    reserve_rows(thread_scratch, num_threads, std::max(attention, 2 * config.head_dim));
 }
 
 void Workspace::reserve(int64_t tokens, int64_t wanted_rows, int64_t records, int64_t splits) {

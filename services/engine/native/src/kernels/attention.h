@@ -80,6 +80,7 @@ inline Blocks widen_blocks(const Blocks& from, int num_blocks, int64_t block_wor
 
 // x where a row sees the keys from `key` on, `other` where not.
 inline simd::Floats where_visible(simd::Floats x, int key, Keys visible, simd::Floats other) {
+    if (key >= visible.first && key + simd::kWidth <= visible.last) return x;
     const simd::Floats kept = simd::keep_first(x, visible.last - key, other);
     return key < visible.first ? simd::keep_first(other, visible.first - key, kept) : kept;
 }

@@ -108,7 +108,7 @@ struct HeadsCall {
     int rotated_pairs;     // the first so many elements of a head turn with so many after them; 0: none does
     const float* cosines;  // [rotated_pairs]
     const float* sines;
-    float* scratch;        // [head_dim]
+    float* scratch;        // [2 * head_dim]
     void* queries;         // elements; of KV head 0
     int64_t query_stride;  // elements from one head's query to the next of the same KV head
     int64_t group_stride;  // elements from the queries of one KV head to those of the next

@@ -71,24 +71,42 @@ inline void soften(float* x, int64_t size, float cap) {
     }
 }
 
-// Normalises a head if `weight` is given, rotates it (half-split layout), and leaves it in `output`.
-inline void turn_head(const HeadsCall& call, const float* head, const float* weight, float* output) {
+// Normalises a head if `weight` is given, rotates it (half-split layout), and leaves it, times `scale`, in `output`.
+inline void turn_head(const HeadsCall& call, const float* head, const float* weight, float scale, float* output) {
     const int half = call.rotated_pairs;
     const float factor = weight ? inverse_rms(head, call.head_dim, call.norm_eps) : 1.0f;
-    for (int i = 0; i < call.head_dim; ++i) output[i] = weight ? head[i] * factor * weight[i] : head[i];
-    for (int i = 0; i < half; ++i) {
-        const float a = output[i], b = output[i + half];
-        output[i] = a * call.cosines[i] - b * call.sines[i];
-        output[i + half] = b * call.cosines[i] + a * call.sines[i];
+    const simd::Floats factors = simd::broadcast(factor), scales = simd::broadcast(scale);
+    const auto normed = [&](int i) {
+        const simd::Floats x = simd::load(head + i);
+        return weight ? simd::mul(simd::mul(x, factors), simd::load(weight + i)) : x;
+    };
+    const auto normed_one = [&](int i) { return weight ? head[i] * factor * weight[i] : head[i]; };
+    int i = 0;
+    for (; i + simd::kWidth <= half; i += simd::kWidth) {
+        const simd::Floats a = normed(i), b = normed(i + half);
+        const simd::Floats cosines = simd::load(call.cosines + i), sines = simd::load(call.sines + i);
+        simd::store(output + i, simd::mul(simd::sub(simd::mul(a, cosines), simd::mul(b, sines)), scales));
+        simd::store(output + i + half, simd::mul(simd::add(simd::mul(b, cosines), simd::mul(a, sines)), scales));
     }
+    for (; i < half; ++i) {
+        const float a = normed_one(i), b = normed_one(i + half);
+        output[i] = (a * call.cosines[i] - b * call.sines[i]) * scale;
+        output[i + half] = (b * call.cosines[i] + a * call.sines[i]) * scale;
+    }
+    for (i = 2 * half; i + simd::kWidth <= call.head_dim; i += simd::kWidth) {
+        simd::store(output + i, simd::mul(normed(i), scales));
+    }
+    for (; i < call.head_dim; ++i) output[i] = normed_one(i) * scale;
 }
 
 template <class Fmt>
 inline void store_key(const HeadsCall& call, int kv_head, const float* key) {
     using Element = typename Fmt::Element;
     auto* block = reinterpret_cast<Element*>(call.keys + kv_head * call.head_words) + call.slot * Fmt::kPerWord;
+    auto* elements = reinterpret_cast<Element*>(call.scratch + call.head_dim);
+    store_row(elements, key, call.head_dim);
     for (int i = 0; i < call.head_dim; ++i) {
-        store_element(block + i / Fmt::kPerWord * kBlock * Fmt::kPerWord + i % Fmt::kPerWord, key[i]);
+        block[i / Fmt::kPerWord * kBlock * Fmt::kPerWord + i % Fmt::kPerWord] = elements[i];
     }
 }
 
@@ -107,7 +125,9 @@ inline void store_value(const HeadsCall& call, int kv_head, const float* value) 
     using Element = typename Fmt::Element;
     uint32_t* words = call.values + kv_head * call.head_words + call.slot / Fmt::kPerWord * call.value_stride;
     auto* row = reinterpret_cast<Element*>(words) + call.slot % Fmt::kPerWord;
-    for (int i = 0; i < call.head_dim; ++i) store_element(row + i * Fmt::kPerWord, value[i]);
+    auto* elements = reinterpret_cast<Element*>(call.scratch + call.head_dim);
+    store_row(elements, value, call.head_dim);
+    for (int i = 0; i < call.head_dim; ++i) row[i * Fmt::kPerWord] = elements[i];
     if (call.clears_rest) clear_later_values<Fmt>(call, words, row);
 }
 
@@ -155,14 +175,13 @@ void heads(const HeadsCall& call) {
     const float* head = call.projected;
     const int group = call.num_heads / call.num_kv_heads;
     for (int h = 0; h < call.num_heads; ++h, head += call.head_dim) {
-        turn_head(call, head, call.q_norm, call.scratch);
-        for (int i = 0; i < call.head_dim; ++i) call.scratch[i] *= call.query_scale;
+        turn_head(call, head, call.q_norm, call.query_scale, call.scratch);
         auto* query = static_cast<typename Fmt::Element*>(call.queries) + h / group * call.group_stride +
                       h % group * call.query_stride;
         store_row(query, call.scratch, call.head_dim);
     }
     for (int h = 0; h < call.num_kv_heads; ++h, head += call.head_dim) {
-        turn_head(call, head, call.k_norm, call.scratch);
+        turn_head(call, head, call.k_norm, 1.0f, call.scratch);
         if constexpr (kKv == KvFormat::kInt8) {
             store_int8_key<Fmt>(call, h, call.scratch);
         } else {
