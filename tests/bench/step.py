@@ -30,8 +30,10 @@ from tests.engine.native.stepping import Arguments, model_fields, plan
 
 PAGE_SIZE = 16
 CONTEXT = 256
-PREFILL = 512
+PREFILLS = (512, 1024)
 BATCHES = (1, 8, 32)
+PEAK_GOAL = 0.85  # of a bf16 prefill, in parts of the measured bf16 matrix rate
+INT8_GOAL = 1.5  # of an int8 prefill, times the bf16 one
 QUANTIZATIONS = ("none", "int8", "int4")  # "none" is bf16; a head is never int4, as in serving
 
 _SHAPES: dict[str, dict[str, Any]] = {
@@ -150,8 +152,19 @@ def decode_arguments(batch: int) -> Arguments:
     return Arguments.of([plan([7 + i], range(i * pages, (i + 1) * pages), CONTEXT - 1) for i in range(batch)])
 
 
-def prefill_arguments() -> Arguments:
-    return Arguments.of([plan(range(PREFILL), range(PREFILL // PAGE_SIZE))])
+def prefill_arguments(tokens: int) -> Arguments:
+    return Arguments.of([plan(range(tokens), range(tokens // PAGE_SIZE))])
+
+
+def print_prefill_goals(seconds: dict[str, float], work: Work, limits: Limits) -> None:
+    """`seconds` of a prefill, by quantization."""
+    if "none" not in seconds:
+        return
+    bf16 = seconds["none"]
+    text = f"bf16 at {work.flops / bf16 / limits.flops:.0%} of the measured matrix rate (goal {PEAK_GOAL:.0%})"
+    if "int8" in seconds:
+        text += f", int8 {bf16 / seconds['int8']:.2f} times as fast (goal {INT8_GOAL})"
+    print(f"    {text}")
 
 
 def measure(shape: str, machine: Machine, options: argparse.Namespace) -> None:
@@ -162,7 +175,9 @@ def measure(shape: str, machine: Machine, options: argparse.Namespace) -> None:
     cases = [
         (f"decode, batch {batch}", decode_arguments(batch), Work.of(config, 1, CONTEXT, batch)) for batch in BATCHES
     ]
-    cases.append((f"prefill of {PREFILL}", prefill_arguments(), Work.of(config, PREFILL, PREFILL, 1)))
+    cases += [
+        (f"prefill of {tokens}", prefill_arguments(tokens), Work.of(config, tokens, tokens, 1)) for tokens in PREFILLS
+    ]
     for case, arguments, work in cases:
         before = machine.limits()
         times = interleaved_seconds(
@@ -178,6 +193,8 @@ def measure(shape: str, machine: Machine, options: argparse.Namespace) -> None:
                 f"   {(model.weight_bytes + work.kv_bytes) / seconds / 1e9:6.1f} of {limits.bandwidth / 1e9:5.1f} GB/s"
                 f"   {work.flops / seconds / 1e9:6.0f} of {limits.rate(name) / 1e9:5.0f} GOP/s"
             )
+        if case.startswith("prefill"):
+            print_prefill_goals(dict(zip(models, times, strict=True)), work, limits)
 
 
 def interleaved_seconds(calls: list[Callable[[], object]], repeats: int) -> list[float]:
