@@ -54,7 +54,6 @@ class Member:
     outbox: asyncio.Queue[ranks_pb2.ToRank | None] = field(default_factory=asyncio.Queue)  # None ends the stream
     max_pages: int | None = None  # once its weights are loaded
     formed_epoch: int = 0
-    begun_step: int = 0
     end: PostroadError | None = None  # why the stream is ended from here
 
 
@@ -139,7 +138,7 @@ class RankLeader:
             case "formed":
                 member.formed_epoch = message.formed.epoch
             case "begun":
-                self._note_begun(member, message.begun.number)
+                self._note_begun(message.begun.number)
             case "failed" if message.failed.epoch == self._epoch:
                 self.lose(f"rank {member.rank} failed: {message.failed.message}")
 
@@ -200,8 +199,7 @@ class RankLeader:
         for member in self._members.values():
             member.outbox.put_nowait(message)
 
-    def _note_begun(self, member: Member, number: int) -> None:
-        member.begun_step = number
+    def _note_begun(self, number: int) -> None:
         if self._sent is None or self._sent.number != number:
             return
         self._sent.waiting_for -= 1
