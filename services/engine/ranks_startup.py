@@ -33,7 +33,7 @@ def form_timeout(settings: EngineSettings) -> float:
 def load_part(settings: EngineSettings, source: ModelSource, files: ModelFiles) -> RankPart:
     """Reads the rank's part of the weights. Raises LoadingError, ModelError or StartupError."""
     torch.set_num_threads(resources.num_threads(settings))
-    dtype = torch_dtype(settings)
+    dtype = torch_dtype(settings, resources.dtype(settings))
     config = ModelConfig.from_hf(files.config, settings.max_model_len)
     shard = Shard.of(config, settings.rank, settings.tensor_parallel_size)
     group = RankGroup(settings.rank, settings.tensor_parallel_size, settings.rank_timeout, form_timeout(settings))

@@ -47,7 +47,11 @@ def num_pages(settings: EngineSettings, page_bytes: int, still_to_load: int = 0)
     if settings.num_pages is not None:
         return settings.num_pages
     share = int(max(0, hardware.free_memory() - still_to_load) * KV_SHARE_OF_FREE_MEMORY) // local_ranks(settings)
-    budget = settings.kv_cache_memory or share
+    return whole_pages(settings.kv_cache_memory or share, page_bytes)
+
+
+def whole_pages(budget: int, page_bytes: int) -> int:
+    """Pages that `budget` bytes hold. Raises StartupError if that is not a single one."""
     if budget < page_bytes:
         raise StartupError(f"the KV pool's {budget} bytes do not hold one page of {page_bytes} bytes")
     return budget // page_bytes

@@ -25,11 +25,23 @@ class EngineSettings(StationSettings):
     served_model_name: str = Field("", description="Name that clients see. Empty: the model's own.")
     executor: Literal["auto", "native", "torch", "scripted"] = Field(
         "auto",
-        description="What runs the steps; 'auto' is native where that is installed and covers the model, else torch; "
-        "'scripted' replays given texts on a clock, without weights.",
+        description="What runs the steps; 'auto' is torch on a CUDA device, native where that is installed and covers "
+        "the model, else torch; 'scripted' replays given texts on a clock, without weights.",
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto",
+        description="Where the model is computed; 'auto' is cuda where there is one and no setting asks for what only "
+        "the CPU has; on cuda the torch executor runs.",
+    )
+    attention: Literal["auto", "flashinfer", "torch"] = Field(
+        "auto",
+        description="Attention on cuda; 'auto' is flashinfer where that is installed and covers the model, else torch.",
+    )
+    gpu_memory_utilization: float = Field(
+        0.9, gt=0, le=1, description="Share of a GPU's memory that weights, KV pool and steps take together."
     )
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
-        "auto", description="Type of the weights; 'auto' is bfloat16 where the CPU computes in it."
+        "auto", description="Type of the weights; 'auto' is bfloat16 where the device computes in it."
     )
     kv_cache_dtype: Literal["auto", "float32", "bfloat16", "int8"] = Field(
         "auto",
@@ -80,7 +92,9 @@ class EngineSettings(StationSettings):
 
     page_size: int = Field(16, ge=1, le=256, description="Tokens per page of the KV pool.")
     kv_cache_memory: ByteSize | None = Field(
-        None, description="Size of the KV pool, bytes or for instance 2GiB. Default: a quarter of the free memory."
+        None,
+        description="Size of the KV pool, bytes or for instance 2GiB. Default: a quarter of the free memory; on cuda, "
+        "what gpu-memory-utilization leaves.",
     )
     num_pages: int | None = Field(None, ge=1, description="Pages of the KV pool; goes before kv-cache-memory.")
 
@@ -107,6 +121,30 @@ class EngineSettings(StationSettings):
                 f"tensor-parallel-size is {self.tensor_parallel_size}"
             )
         return self
+
+    @model_validator(mode="after")
+    def _device_has_the_executor(self) -> Self:
+        if self.device == "cpu" and self.attention == "flashinfer":
+            raise ValueError("attention flashinfer needs a CUDA device, and device is cpu")
+        if self.device != "cuda" and self.attention != "flashinfer":
+            return self
+        asked = "device cuda" if self.device == "cuda" else "attention flashinfer"
+        if self.executor in ("native", "scripted"):
+            raise ValueError(f"{asked} needs the torch executor, not {self.executor}")
+        if self.tensor_parallel_size > 1:
+            raise ValueError(
+                f"{asked} has one rank, as ranks meet on CPUs only; tensor-parallel-size is {self.tensor_parallel_size}"
+            )
+        if self.quantization in ("int8", "int4"):
+            raise ValueError(f"quantization {self.quantization} needs the native executor, which has no {asked}")
+        if self.kv_cache_dtype == "int8":
+            raise ValueError(f"kv-cache-dtype int8 needs the native executor, which has no {asked}")
+        return self
+
+    @property
+    def wants_native(self) -> bool:
+        """Whether something is asked for that only the native executor has."""
+        return self.executor == "native" or self.quantization in ("int8", "int4") or self.kv_cache_dtype == "int8"
 
     @model_validator(mode="after")
     def _rank_knows_its_place(self) -> Self:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from structlog.typing import FilteringBoundLogger
 
 from services.engine.core import EngineCore
+from services.engine.device import Device, choose_device
 from services.engine.errors import NativeNotInstalled, StartupError
 from services.engine.executor.base import Executor, ExecutorInfo
 from services.engine.executor.scripted import Script, ScriptedExecutor
@@ -60,22 +61,31 @@ def _load_executor(
         case "scripted":
             return _scripted_executor(settings, files)
         case "torch":
-            return _torch_executor(settings, source, files)
+            return _torch_executor(settings, source, files, log, choose_device(settings))
         case "native":
             return _native_executor(settings, source, files, log)
+    if choose_device(settings) == "cuda":
+        log.info("executor chosen", executor="torch", reason="there is a CUDA device")
+        return _torch_executor(settings, source, files, log, "cuda")
     try:
         executor = _native_executor(settings, source, files, log)
     except (NativeNotInstalled, NotCovered) as reason:
         if settings.quantization in ("int8", "int4"):
             raise StartupError(f"quantization {settings.quantization} needs the native executor: {reason}") from reason
         log.warning("executor chosen", executor="torch", reason=str(reason))
-        return _torch_executor(settings, source, files)
+        return _torch_executor(settings, source, files, log, "cpu")
     log.info("executor chosen", executor="native", reason="it covers the model")
     return executor
 
 
-def _torch_executor(settings: EngineSettings, source: ModelSource, files: ModelFiles) -> Executor:
+def _torch_executor(
+    settings: EngineSettings, source: ModelSource, files: ModelFiles, log: FilteringBoundLogger, device: Device
+) -> Executor:
     tame_openmp()
+    if device == "cuda":
+        from services.engine.cuda_startup import load_cuda_executor  # noqa: PLC0415
+
+        return load_cuda_executor(settings, source, files, log)
     from services.engine.torch_startup import load_torch_executor  # noqa: PLC0415
 
     return load_torch_executor(settings, source, files)

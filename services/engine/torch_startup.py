@@ -24,18 +24,20 @@ def load_torch_executor(settings: EngineSettings, source: ModelSource, files: Mo
     Raises LoadingError, ModelError, and StartupError if not a single page fits.
     """
     torch.set_num_threads(resources.num_threads(settings))
-    dtype = torch_dtype(settings)
+    dtype = torch_dtype(settings, resources.dtype(settings))
     config = ModelConfig.from_hf(files.config, settings.max_model_len)
     model = load_model(config, iter_weights(source, files.config), dtype, "cpu")
     num_pages = resources.num_pages(settings, kv_bytes_per_page(config, dtype, settings.page_size))
     return TorchExecutor(model, num_pages, settings.page_size, settings.max_model_len)
 
 
-def torch_dtype(settings: EngineSettings) -> torch.dtype:
-    """The type of weights and KV pool. Raises StartupError where the settings want two different ones."""
-    if settings.kv_cache_dtype not in ("auto", resources.dtype(settings)):
+def torch_dtype(settings: EngineSettings, auto: resources.Dtype) -> torch.dtype:
+    """The type of weights and KV pool; `auto` is what the device computes in. Raises StartupError where the settings
+    want two different ones."""
+    name = auto if settings.dtype == "auto" else settings.dtype
+    if settings.kv_cache_dtype not in ("auto", name):
         raise StartupError(
-            f"the torch executor keeps the KV pool in the type of the weights, {resources.dtype(settings)}: "
+            f"the torch executor keeps the KV pool in the type of the weights, {name}: "
             f"kv-cache-dtype {settings.kv_cache_dtype} needs another executor or dtype"
         )
-    return _DTYPES[resources.dtype(settings)]
+    return _DTYPES[name]

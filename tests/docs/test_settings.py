@@ -58,6 +58,8 @@ def shown_range(field: FieldInfo) -> str:
             return f"{low} to {high}"
         case {"ge": low}:
             return f"at least {low}"
+        case {"gt": low, "le": high}:
+            return f"more than {low}, at most {high}"
         case {"gt": low}:
             return f"more than {low}"
     assert not bounds

@@ -28,6 +28,7 @@ class KvPool:
         self.num_pages = num_pages
         self.page_size = page_size
         self.dtype = dtype
+        self.device = device
         self._keys = torch.zeros(shape, dtype=dtype, device=device)
         self._values = torch.zeros(shape, dtype=dtype, device=device)
         # Views by layer, made once: a step takes each of them in every layer.
@@ -39,6 +40,10 @@ class KvPool:
         layer_keys, layer_values = self._layer_slots[layer]
         layer_keys.index_copy_(0, slots, keys)
         layer_values.index_copy_(0, slots, values)
+
+    def pages(self, layer: int) -> tuple[Tensor, Tensor]:
+        """The layer's keys and values themselves, each [num_pages, page_size, num_kv_heads, head_dim]."""
+        return self._layer_pages[layer]
 
     def gather(self, layer: int, pages: Tensor) -> tuple[Tensor, Tensor]:
         """pages: [n], int64 -> copies of their keys and values, each [n * page_size, num_kv_heads, head_dim]."""

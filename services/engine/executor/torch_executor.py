@@ -1,6 +1,12 @@
-"""The reference executor: runs step plans with plain torch operations, on any device that torch has."""
+"""The executor in torch: runs step plans on any device that torch has.
+
+Attention is a backend's. The rest is plain torch operations, and so is the sampler: flashinfer's sampling draws by a
+row's place in the batch besides its seed, and a seeded sequence must not depend on its batch mates.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -14,8 +20,11 @@ from services.engine.executor.logprobs import require_finite, score_sampled, sco
 from services.engine.executor.sampler import sample
 from services.engine.executor.states import states_by_sequence
 from services.engine.executor.torch_logprobs import token_logprobs
+from services.engine.models.config import ModelConfig
 from services.engine.models.decoder import Decoder
 from services.engine.plan import ScoringJob, StepPlan, StepResult, TokenLogprobs
+
+MakeAttention = Callable[[KvPool, ModelConfig], AttentionBackend]
 
 
 class TorchExecutor:
@@ -27,6 +36,7 @@ class TorchExecutor:
         num_pages: int,
         page_size: int = DEFAULT_PAGE_SIZE,
         max_model_len: int | None = None,
+        make_attention: MakeAttention = TorchAttention,
     ) -> None:
         """Takes `kv_bytes_per_page(model.config, model.dtype, page_size)` times `num_pages` of memory for the KV pool.
 
@@ -39,7 +49,7 @@ class TorchExecutor:
         self.info = ExecutorInfo(num_pages, page_size, config.vocab_size, max_model_len=min(limits))
         self._model = model
         self._pool = KvPool(config, num_pages, page_size, model.dtype, model.device)
-        self._attention: AttentionBackend = TorchAttention(self._pool, config)
+        self._attention = make_attention(self._pool, config)
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Runs one step. Raises BrokenSequencesError for logits or states that are not finite; the KV pool is then

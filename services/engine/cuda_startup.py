@@ -1,0 +1,107 @@
+"""Settings → weights on a CUDA device → a profiling step → a KV pool of what is then free."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from structlog.typing import FilteringBoundLogger
+
+from services.engine import resources
+from services.engine.errors import StartupError
+from services.engine.executor.attention import TorchAttention
+from services.engine.executor.cuda_memory import CudaMemory, DeviceMemory
+from services.engine.executor.flashinfer_attention import FlashInfer, FlashInferAttention, not_covered
+from services.engine.executor.kv_pool import kv_bytes_per_page
+from services.engine.executor.profile_steps import ProfileSteps
+from services.engine.executor.torch_executor import MakeAttention, TorchExecutor
+from services.engine.loading.files import ModelFiles
+from services.engine.loading.source import ModelSource
+from services.engine.loading.weights import iter_weights
+from services.engine.models.config import ModelConfig
+from services.engine.models.decoder import Decoder
+from services.engine.models.weights import load_model
+from services.engine.settings import EngineSettings
+from services.engine.torch_startup import torch_dtype
+
+Find = Callable[[], FlashInfer]
+
+
+def load_cuda_executor(
+    settings: EngineSettings, source: ModelSource, files: ModelFiles, log: FilteringBoundLogger
+) -> TorchExecutor:
+    """Raises LoadingError, ModelError, and StartupError if not a single page fits or the attention does not run."""
+    config = ModelConfig.from_hf(files.config, settings.max_model_len)
+    auto: resources.Dtype = "bfloat16" if torch.cuda.is_bf16_supported() else "float32"
+    dtype = torch_dtype(settings, auto)
+    model = load_model(config, iter_weights(source, files.config), dtype, "cuda")
+    return fitted_executor(settings, model, choose_attention(settings, model, log), CudaMemory())
+
+
+def find_flashinfer() -> FlashInfer:
+    """Raises ImportError."""
+    import flashinfer  # noqa: PLC0415
+
+    library: FlashInfer = flashinfer
+    return library
+
+
+def choose_attention(
+    settings: EngineSettings, model: Decoder, log: FilteringBoundLogger, find: Find = find_flashinfer
+) -> MakeAttention:
+    """flashinfer where it can be, else the reference, with a log line that says why. Raises StartupError."""
+    if settings.attention == "torch":
+        log.info("attention chosen", attention="torch", reason="it is asked for")
+        return TorchAttention
+    reason = not_covered(model.config, model.dtype)
+    if not reason:
+        try:
+            library = find()
+        except ImportError as error:
+            reason = f"flashinfer is not installed ({error})"
+        else:
+            log.info("attention chosen", attention="flashinfer", reason="it covers the model")
+            return partial(FlashInferAttention, library=library)
+    if settings.attention == "flashinfer":
+        raise StartupError(f"attention flashinfer cannot be had: {reason}")
+    log.warning("attention chosen", attention="torch", reason=reason)
+    return TorchAttention
+
+
+def fitted_executor(
+    settings: EngineSettings, model: Decoder, make_attention: MakeAttention, memory: DeviceMemory
+) -> TorchExecutor:
+    """With the pages that the settings say or, by default, as many as fit beside what a step takes.
+
+    The profiling step runs in any case: whatever is compiled at first use is compiled before the first request.
+    """
+    page_bytes = kv_bytes_per_page(model.config, model.dtype, settings.page_size)
+    step_bytes = _profile(settings, model, make_attention, memory, page_bytes)
+    num_pages = settings.num_pages
+    if num_pages is None:
+        spared = int(memory.total() * (1.0 - settings.gpu_memory_utilization))
+        budget = settings.kv_cache_memory or max(0, memory.free() - step_bytes - spared)
+        num_pages = resources.whole_pages(budget, page_bytes)
+    return TorchExecutor(model, num_pages, settings.page_size, settings.max_model_len, make_attention)
+
+
+def _profile(
+    settings: EngineSettings, model: Decoder, make_attention: MakeAttention, memory: DeviceMemory, page_bytes: int
+) -> int:
+    """Bytes that an executor takes beside weights and KV pool. Raises StartupError where its steps do not run."""
+    longest = min(settings.max_model_len or model.config.max_position_embeddings, model.config.max_position_embeddings)
+    steps = ProfileSteps.of(settings.max_batch_tokens, settings.max_num_seqs, longest, settings.page_size)
+
+    def run() -> None:
+        executor = TorchExecutor(model, steps.num_pages, settings.page_size, make_attention=make_attention)
+        for plan in steps.plans:
+            executor.execute(plan)
+        executor.close()
+
+    try:
+        taken = memory.peak(run)
+    except Exception as error:  # of whatever kind: kernels are compiled and loaded here
+        hint = "" if make_attention is TorchAttention else "; attention torch does without flashinfer's kernels"
+        raise StartupError(f"the profiling step failed: {error}{hint}") from error
+    return max(0, taken - steps.num_pages * page_bytes)

@@ -1,0 +1,36 @@
+"""Where the model is computed: on the CPU, or on a CUDA device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from services.engine.errors import StartupError
+from services.engine.settings import EngineSettings
+
+Device = Literal["cpu", "cuda"]
+
+_DEVICE_FILES = ("nvidiactl", "dxg")  # NVIDIA's driver, and what stands for it in Windows' Linux
+
+
+def choose_device(settings: EngineSettings, dev: Path = Path("/dev")) -> Device:
+    """For an executor that may be torch's. Raises StartupError where a device is asked for that is not there."""
+    asked = settings.device == "cuda" or settings.attention == "flashinfer"
+    if settings.device == "cpu" or (settings.wants_native and not asked):
+        return "cpu"
+    reason = why_no_cuda(dev)
+    if reason and asked:
+        flag = "device cuda" if settings.device == "cuda" else "attention flashinfer"
+        raise StartupError(f"{flag} cannot be had: {reason}")
+    return "cpu" if reason else "cuda"
+
+
+def why_no_cuda(dev: Path = Path("/dev")) -> str:
+    """Why there is no CUDA device; empty where there is one. A machine without a GPU is spared the import of torch."""
+    if not any((dev / name).exists() for name in _DEVICE_FILES):
+        return f"there is no GPU here, as {dev / _DEVICE_FILES[0]} is missing"
+    import torch  # noqa: PLC0415
+
+    if not torch.cuda.is_available():
+        return f"torch {torch.__version__} finds no CUDA device"
+    return ""

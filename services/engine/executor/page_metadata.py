@@ -1,0 +1,43 @@
+"""Where the keys and values of a step's sequences are, in the form that kernels for paged attention take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from services.engine.plan import SequencePlan
+
+
+@dataclass(frozen=True, slots=True)
+class PageMetadata:
+    """Pages and queries of sequences one after another. All tensors are int32 and on the CPU, where plans are made.
+
+    Sequence i has the queries `query_indptr[i]` … `query_indptr[i + 1] - 1` and the pages `indices[indptr[i]]` …
+    `indices[indptr[i + 1] - 1]`. All pages are full but the last, which holds `last_page_len[i]` tokens. The queries
+    are the last tokens of these.
+    """
+
+    query_indptr: Tensor  # [sequences + 1]
+    indptr: Tensor  # [sequences + 1]
+    indices: Tensor  # [pages of all sequences]
+    last_page_len: Tensor  # [sequences], 1 to page_size
+
+    @classmethod
+    def of(cls, sequences: Sequence[SequencePlan], page_size: int) -> PageMetadata:
+        """Only the pages that hold tokens by the end of the step: a page table may have been given more."""
+        ends = [s.start + len(s.token_ids) for s in sequences]
+        pages = [s.page_table[: -(-end // page_size)] for s, end in zip(sequences, ends, strict=True)]
+        return cls(
+            query_indptr=_int32([0, *accumulate(len(s.token_ids) for s in sequences)]),
+            indptr=_int32([0, *accumulate(map(len, pages))]),
+            indices=_int32([page for table in pages for page in table]),
+            last_page_len=_int32([(end - 1) % page_size + 1 for end in ends]),
+        )
+
+
+def _int32(values: list[int]) -> Tensor:
+    return torch.tensor(values, dtype=torch.int32)

@@ -1,0 +1,166 @@
+"""A stand-in for the package flashinfer: its two wrappers with its own signatures (0.5 to 0.6), computed plainly.
+
+It reads nothing but what its documentation says that the kernels read: the pages in `indices`, as far as
+`last_page_len` goes. Arguments that are not of its documented shape or type are refused.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class _Paged:
+    """What both wrappers do once their plan is known."""
+
+    def __init__(self, float_workspace_buffer: Tensor, kv_layout: str = "NHD") -> None:
+        assert float_workspace_buffer.dtype == torch.uint8
+        assert not float_workspace_buffer.any()
+        assert kv_layout == "NHD"
+        self.num_plans = 0
+
+    def _keep(
+        self,
+        *,
+        queries: Tensor,
+        pages: tuple[Tensor, Tensor, Tensor],
+        sizes: tuple[int, int, int, int],
+        scale: float,
+        window_left: int,
+        cap: float,
+        dtype: torch.dtype,
+    ) -> None:
+        indptr, indices, last_page_len = pages
+        for tensor in (queries, *pages):
+            assert (tensor.dtype, tensor.device.type, tensor.dim()) == (torch.int32, "cpu", 1)
+        assert len(queries) == len(indptr) == len(last_page_len) + 1
+        assert indptr[-1] == len(indices)
+        assert (last_page_len >= 1).all()
+        assert (last_page_len <= sizes[3]).all()
+        self._queries, self._pages, self._sizes = queries, pages, sizes
+        self._scale, self._window_left, self._cap, self._dtype = scale, window_left, cap, dtype
+        self.num_plans += 1
+
+    def _attend(self, q: Tensor, paged_kv_cache: tuple[Tensor, Tensor]) -> Tensor:
+        num_heads, num_kv_heads, head_dim, page_size = self._sizes
+        assert q.shape == (self._queries[-1], num_heads, head_dim)
+        assert q.is_contiguous()
+        assert q.dtype == self._dtype
+        for cache in paged_kv_cache:
+            assert cache.shape[1:] == (page_size, num_kv_heads, head_dim)
+        indptr, indices, last_page_len = self._pages
+        rows = []
+        for i in range(len(last_page_len)):
+            table = indices[indptr[i] : indptr[i + 1]].long()
+            kv_len = (len(table) - 1) * page_size + int(last_page_len[i])
+            keys, values = (
+                cache[table].flatten(0, 1)[:kv_len].repeat_interleave(num_heads // num_kv_heads, 1)
+                for cache in paged_kv_cache
+            )
+            rows.append(self._one(q[self._queries[i] : self._queries[i + 1]], keys, values))
+        return torch.cat(rows)
+
+    def _one(self, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        scores = torch.einsum("qhd,khd->hqk", q, keys) * self._scale
+        if self._cap > 0:
+            scores = torch.tanh(scores / self._cap) * self._cap
+        # Queries are the sequence's last tokens; the window counts keys before a query's own.
+        positions = torch.arange(len(keys) - len(q), len(keys))[:, None]
+        distance = positions - torch.arange(len(keys))
+        hidden = distance < 0
+        if self._window_left >= 0:
+            hidden |= distance > self._window_left
+        return torch.einsum("hqk,khd->qhd", scores.masked_fill(hidden, -torch.inf).softmax(-1), values)
+
+
+class BatchDecodeWithPagedKVCacheWrapper(_Paged):
+    def __init__(self, float_workspace_buffer: Tensor, kv_layout: str = "NHD", *, use_tensor_cores: bool) -> None:
+        super().__init__(float_workspace_buffer, kv_layout)
+        self.use_tensor_cores = use_tensor_cores
+
+    def plan(  # noqa: PLR0917 – its own signature
+        self,
+        indptr: Tensor,
+        indices: Tensor,
+        last_page_len: Tensor,
+        num_qo_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        page_size: int,
+        *,
+        window_left: int = -1,
+        logits_soft_cap: float | None = None,
+        q_data_type: torch.dtype = torch.float16,
+        kv_data_type: torch.dtype | None = None,
+        sm_scale: float | None = None,
+    ) -> None:
+        assert self.use_tensor_cores or num_qo_heads // num_kv_heads in (1, 2, 3, 4, 6, 8)
+        assert kv_data_type == q_data_type
+        self._keep(
+            queries=torch.arange(len(indptr), dtype=torch.int32),
+            pages=(indptr, indices, last_page_len),
+            sizes=(num_qo_heads, num_kv_heads, head_dim, page_size),
+            scale=head_dim**-0.5 if sm_scale is None else sm_scale,
+            window_left=window_left,
+            cap=logits_soft_cap or 0.0,
+            dtype=q_data_type,
+        )
+
+    def run(self, q: Tensor, paged_kv_cache: tuple[Tensor, Tensor]) -> Tensor:
+        return self._attend(q, paged_kv_cache)
+
+
+class BatchPrefillWithPagedKVCacheWrapper(_Paged):
+    def plan(  # noqa: PLR0917 – its own signature
+        self,
+        qo_indptr: Tensor,
+        paged_kv_indptr: Tensor,
+        paged_kv_indices: Tensor,
+        paged_kv_last_page_len: Tensor,
+        num_qo_heads: int,
+        num_kv_heads: int,
+        head_dim_qk: int,
+        page_size: int,
+        *,
+        causal: bool = False,
+        sm_scale: float | None = None,
+        window_left: int = -1,
+        logits_soft_cap: float | None = None,
+        q_data_type: torch.dtype = torch.float16,
+        kv_data_type: torch.dtype | None = None,
+    ) -> None:
+        assert causal
+        assert kv_data_type == q_data_type
+        self._keep(
+            queries=qo_indptr,
+            pages=(paged_kv_indptr, paged_kv_indices, paged_kv_last_page_len),
+            sizes=(num_qo_heads, num_kv_heads, head_dim_qk, page_size),
+            scale=head_dim_qk**-0.5 if sm_scale is None else sm_scale,
+            window_left=window_left,
+            cap=logits_soft_cap or 0.0,
+            dtype=q_data_type,
+        )
+
+    def run(self, q: Tensor, paged_kv_cache: tuple[Tensor, Tensor]) -> Tensor:
+        return self._attend(q, paged_kv_cache)
+
+
+class FlashInferOnCpu:
+    """In the place of the module. `made` holds the wrappers in the order in which they were made."""
+
+    def __init__(self) -> None:
+        self.made: list[BatchDecodeWithPagedKVCacheWrapper | BatchPrefillWithPagedKVCacheWrapper] = []
+
+    def BatchDecodeWithPagedKVCacheWrapper(
+        self, workspace: Tensor, layout: str, *, use_tensor_cores: bool
+    ) -> BatchDecodeWithPagedKVCacheWrapper:
+        wrapper = BatchDecodeWithPagedKVCacheWrapper(workspace, layout, use_tensor_cores=use_tensor_cores)
+        self.made.append(wrapper)
+        return wrapper
+
+    def BatchPrefillWithPagedKVCacheWrapper(
+        self, workspace: Tensor, layout: str
+    ) -> BatchPrefillWithPagedKVCacheWrapper:
+        wrapper = BatchPrefillWithPagedKVCacheWrapper(workspace, layout)
+        self.made.append(wrapper)
+        return wrapper

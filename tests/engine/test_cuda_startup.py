@@ -1,0 +1,150 @@
+"""What a CUDA device's start decides, on a model that is on the CPU and a memory with given figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+import pytest
+import structlog
+import torch
+from structlog.testing import capture_logs
+
+from services.engine.cuda_startup import choose_attention, find_flashinfer, fitted_executor
+from services.engine.errors import StartupError
+from services.engine.executor.attention import TorchAttention
+from services.engine.executor.flashinfer_attention import FlashInfer
+from services.engine.executor.kv_pool import kv_bytes_per_page
+from services.engine.executor.profile_steps import ProfileSteps
+from services.engine.executor.torch_executor import TorchExecutor
+from services.engine.models.decoder import Decoder
+from services.engine.settings import EngineSettings
+from tests.engine.executor.flashinfer_on_cpu import FlashInferOnCpu
+from tests.engine.executor.plans import Sequence, decode
+from tests.engine.models.reference import FAMILIES, Oracle, decoder
+
+LLAMA = FAMILIES["llama"]
+COVERED = FAMILIES["llama, 9 heads, 3 KV heads"]  # in bfloat16: its heads are of 64
+SETTINGS = EngineSettings(max_batch_tokens=32, max_num_seqs=4, page_size=4, max_model_len=64)
+
+
+@dataclass
+class Memory:
+    """A device of 1,000,000 bytes, of which 900,000 are free. `peak` is that of the step, beside its KV pool."""
+
+    step: int
+    runs: list[str] = field(default_factory=list)
+
+    def total(self) -> int:
+        return 1_000_000
+
+    def free(self) -> int:
+        self.runs.append("free")
+        return 900_000
+
+    def peak(self, run: Callable[[], None]) -> int:
+        run()
+        self.runs.append("steps")
+        return self.step
+
+
+def _pool_bytes(model: Decoder) -> tuple[int, int]:
+    """Of a page, and of the profiling step's pool."""
+    page = kv_bytes_per_page(model.config, model.dtype, 4)
+    return page, page * ProfileSteps.of(32, 4, 64, 4).num_pages
+
+
+def test_the_kv_pool_takes_what_the_step_and_the_share_for_others_leave() -> None:
+    model = decoder(LLAMA)
+    page, pool = _pool_bytes(model)
+    memory = Memory(step=50_000 + pool)
+    executor = fitted_executor(SETTINGS, model, TorchAttention, memory)
+    assert executor.info.num_pages == (900_000 - 50_000 - 100_000) // page
+    assert memory.runs == ["steps", "free"]  # what the step leaves behind does not count as free
+    sequence = Sequence(1, [3, 1, 4, 1, 5], list(range(4)))
+    decode(executor, sequence, num_steps=3)
+    assert sequence.output == Oracle.of(LLAMA).greedy(sequence.prompt, 3)
+
+
+@pytest.mark.parametrize(
+    ("flags", "pages"), [({"num_pages": 7}, 7), ({"kv_cache_memory": 3 * 4 * 2 * 2 * 12 * 4 * 5 + 1}, 5)]
+)
+def test_a_pool_of_a_given_size_is_taken_as_it_is_after_the_step_ran(flags: dict[str, int], pages: int) -> None:
+    memory = Memory(step=10**9)
+    executor = fitted_executor(SETTINGS.model_copy(update=flags), decoder(LLAMA), TorchAttention, memory)
+    assert executor.info.num_pages == pages
+    assert memory.runs[0] == "steps"
+
+
+def test_no_room_for_a_page_is_refused() -> None:
+    with pytest.raises(StartupError, match="do not hold one page"):
+        fitted_executor(SETTINGS, decoder(LLAMA), TorchAttention, Memory(step=10**9))
+
+
+def test_kernels_that_do_not_run_end_the_start_and_name_the_way_out() -> None:
+    def broken(*_: object) -> TorchAttention:
+        raise RuntimeError("no kernel image is available")
+
+    with pytest.raises(StartupError, match="no kernel image is available; attention torch"):
+        fitted_executor(SETTINGS, decoder(LLAMA), broken, Memory(step=0))
+
+
+def _chosen(
+    model: Decoder, attention: str = "auto", find: Callable[[], FlashInfer] = FlashInferOnCpu
+) -> tuple[str, str]:
+    """The name and the reason that are logged."""
+    settings = SETTINGS.model_copy(update={"attention": attention})
+    with capture_logs() as logs:
+        make = choose_attention(settings, model, structlog.get_logger(), find)
+    [line] = logs
+    assert (make is TorchAttention) == (line["attention"] == "torch")
+    return line["attention"], line["reason"]
+
+
+def test_flashinfer_is_taken_where_it_covers_the_model() -> None:
+    model = decoder(COVERED, dtype=torch.bfloat16)
+    assert _chosen(model)[0] == "flashinfer"
+    assert _chosen(model, "flashinfer")[0] == "flashinfer"
+    assert _chosen(model, "torch") == ("torch", "it is asked for")
+
+
+def test_the_reference_takes_its_place_and_the_log_says_why() -> None:
+    assert _chosen(decoder(LLAMA, dtype=torch.bfloat16)) == (
+        "torch",
+        "flashinfer has no kernels for heads of 12, only of 64, 128, 256",
+    )
+    assert "not in float32" in _chosen(decoder(COVERED))[1]
+    with pytest.raises(StartupError, match=r"attention flashinfer cannot be had: .* not in float32"):
+        _chosen(decoder(COVERED), "flashinfer")
+
+
+def test_without_the_package_the_reference_is_taken() -> None:
+    def missing() -> FlashInfer:
+        raise ImportError("No module named 'flashinfer'")
+
+    model = decoder(COVERED, dtype=torch.bfloat16)
+    assert _chosen(model, find=missing) == ("torch", "flashinfer is not installed (No module named 'flashinfer')")
+    with pytest.raises(StartupError, match="is not installed"):
+        _chosen(model, "flashinfer", missing)
+
+
+def test_the_package_is_not_in_the_environments_for_cpus() -> None:
+    with pytest.raises(ImportError):
+        find_flashinfer()
+
+
+def test_the_whole_way_with_flashinfer_s_calls() -> None:
+    model = decoder(COVERED, dtype=torch.bfloat16)
+    chosen = choose_attention(SETTINGS, model, structlog.get_logger(), FlashInferOnCpu)
+    make = partial(chosen, workspace_bytes=64)  # the stand-in needs none
+    with_it = fitted_executor(
+        SETTINGS.model_copy(update={"num_pages": 8, "max_model_len": 24}), model, make, Memory(step=0)
+    )
+    reference = TorchExecutor(model, 8, 4)
+    outputs = []
+    for executor in (with_it, reference):
+        sequence = Sequence(1, [3, 1, 4, 1, 5, 9, 2, 6], list(range(5)))
+        decode(executor, sequence, num_steps=4)
+        outputs.append(sequence.output)
+    assert outputs[0] == outputs[1]

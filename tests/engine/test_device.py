@@ -1,0 +1,66 @@
+"""Where the model is computed, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from services.engine.device import choose_device, why_no_cuda
+from services.engine.errors import StartupError
+from services.engine.settings import EngineSettings
+
+needs_no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="what happens without a CUDA device")
+
+
+def test_without_a_device_auto_is_the_cpu(tmp_path: Path) -> None:
+    assert choose_device(EngineSettings(), tmp_path) == "cpu"
+    assert choose_device(EngineSettings(device="cpu"), tmp_path) == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"), [({"device": "cuda"}, "device cuda"), ({"attention": "flashinfer"}, "attention flashinfer")]
+)
+def test_a_device_that_is_not_there_is_refused_by_name(tmp_path: Path, settings: dict[str, str], named: str) -> None:
+    with pytest.raises(StartupError, match=f"{named} cannot be had: there is no GPU here.*nvidiactl is missing"):
+        choose_device(EngineSettings(**settings), tmp_path)  # type: ignore[arg-type]
+
+
+@needs_no_gpu
+def test_a_torch_that_finds_no_device_is_named(tmp_path: Path) -> None:
+    (tmp_path / "nvidiactl").touch()
+    assert torch.__version__ in why_no_cuda(tmp_path)
+    assert choose_device(EngineSettings(), tmp_path) == "cpu"
+    with pytest.raises(StartupError, match=r"torch .* finds no CUDA device"):
+        choose_device(EngineSettings(device="cuda"), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"quantization": "int8"}, {"kv_cache_dtype": "int8"}, {"executor": "native"}, {"device": "cpu"}]
+)
+def test_auto_stays_on_the_cpu_for_what_only_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str]
+) -> None:
+    (tmp_path / "nvidiactl").touch()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert choose_device(EngineSettings(), tmp_path) == "cuda"
+    assert choose_device(EngineSettings(**settings), tmp_path) == "cpu"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"device": "cuda", "executor": "native"}, "device cuda needs the torch executor, not native"),
+        ({"attention": "flashinfer", "executor": "scripted"}, "attention flashinfer needs the torch executor"),
+        ({"device": "cuda", "tensor_parallel_size": 2}, "device cuda has one rank"),
+        ({"device": "cuda", "quantization": "int4"}, "quantization int4 needs the native executor"),
+        ({"device": "cuda", "kv_cache_dtype": "int8"}, "kv-cache-dtype int8 needs the native executor"),
+        ({"device": "cpu", "attention": "flashinfer"}, "attention flashinfer needs a CUDA device, and device is cpu"),
+        ({"gpu_memory_utilization": 1.5}, "less than or equal to 1"),
+    ],
+)
+def test_settings_that_contradict_one_another_are_refused(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        EngineSettings(**settings)  # type: ignore[arg-type]
