@@ -1,16 +1,23 @@
-"""Log-probabilities over HTTP equal those of transformers: same weights, float32."""
+"""Log-probabilities equal those of transformers: over HTTP in float32, and as closely as bfloat16 allows."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+import structlog
 import torch
 
+from services.engine.settings import EngineSettings
+from services.engine.startup import load_engine
+from services.pb.postroad.v1 import common_pb2, engine_pb2
 from tests.e2e.client import Client, user
+from tests.e2e.test_oracle import CHATS
+from tests.engine.running_engine import running_engine
 from tests.support.stack import Stack
 
 TOLERANCE = 1e-3
+BFLOAT16_MEAN, BFLOAT16_MAX = 0.03, 0.5  # docs/api.md states them
 PROMPT = "The capital of France is Paris. 日本の首都は"
 
 
@@ -29,6 +36,23 @@ def log_softmax(model: Any, token_ids: list[int]) -> torch.Tensor:
     with torch.inference_mode():
         logits: torch.Tensor = model(torch.tensor([token_ids])).logits[0]
     return logits.log_softmax(-1)
+
+
+async def test_greedy_chat_logprobs_equal_transformers(real_stack: Stack, model: Any, tokenizer: Any) -> None:
+    chat = user("Name three colours and an emoji.")
+    async with Client(real_stack) as client:
+        prompt_ids = (await client.post("/tokenize", messages=chat)).json()["tokens"]
+        body = {"messages": chat, "max_tokens": 16, "temperature": 0, "logprobs": True, "top_logprobs": 5}
+        whole = await client.whole(**body)
+    content = whole["choices"][0]["logprobs"]["content"]
+    assert len(content) == whole["usage"]["completion_tokens"] > 5
+    ids = model.generate(torch.tensor([prompt_ids]), max_new_tokens=16, do_sample=False)[0].tolist()
+    rows = log_softmax(model, ids)[len(prompt_ids) - 1 : -1]
+    for entry, row, token_id in zip(content, rows, ids[len(prompt_ids) :], strict=True):
+        best = row.topk(5)
+        assert bytes(entry["bytes"]).decode("utf-8", "replace") == tokenizer.decode([token_id])
+        assert entry["logprob"] == entry["top_logprobs"][0]["logprob"]
+        assert [top["logprob"] for top in entry["top_logprobs"]] == pytest.approx(best.values.tolist(), abs=TOLERANCE)
 
 
 async def test_sampled_tokens_have_the_model_s_own_logprobs(real_stack: Stack, model: Any) -> None:
@@ -115,3 +139,29 @@ async def test_loglikelihoods_as_lm_eval_asks_for_them(real_stack: Stack, model:
         tops = choice["logprobs"]["top_logprobs"][len(context) : -1]
         is_greedy = all(logprob == max(top.values()) for logprob, top in zip(logprobs, tops, strict=True))
         assert is_greedy == all(int(rows[i - 1].argmax()) == ids[i] for i in places)
+
+
+async def test_bfloat16_is_close_to_float32(model: Any, tokenizer: Any) -> None:
+    """Of prompts and greedy answers, beside transformers in float32."""
+    settings = EngineSettings(dtype="bfloat16", num_pages=256, metrics_port=0)
+    log = structlog.get_logger()
+    differences: list[float] = []
+    async with running_engine(load=lambda publish: load_engine(settings, publish, log)) as engine:
+        for chat in CHATS[::2]:
+            prompt_ids = tokenizer(chat[-1]["content"]).input_ids[:64]
+            request = engine_pb2.GenerateRequest(
+                prompt_ids=prompt_ids,
+                sampling=common_pb2.SamplingParams(temperature=0),
+                stop=common_pb2.StopParams(max_tokens=8, ignore_eos=True),
+                logprobs=0,
+                prompt_logprobs=0,
+            )
+            got = await engine.generate(request)
+            ids = [*prompt_ids, *got.token_ids]
+            rows = log_softmax(model, ids)
+            expected = [row[token_id].item() for row, token_id in zip(rows[:-1], ids[1:], strict=True)]
+            found = [*got.prompt_logprobs.logprobs, *got.logprobs.logprobs]
+            differences += [abs(one - other) for one, other in zip(found, expected, strict=True)]
+    assert len(differences) > 200
+    assert max(differences) < BFLOAT16_MAX
+    assert sum(differences) / len(differences) < BFLOAT16_MEAN
