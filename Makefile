@@ -40,8 +40,8 @@ COMPILE = CUSTOM_COMPILE_COMMAND='make lock' $(LOCK_ENV)/bin/pip-compile --quiet
 extras = $(addprefix --extra=,$(1))
 
 .DEFAULT_GOAL := help
-.PHONY: help serve chat test test-all test-containers sanitize test-sanitize check format protos native env-example lock \
-	bench bench-peers bench-step bench-pipe bench-grammar bench-ranks clean serve-env dev-env
+.PHONY: help serve chat test test-all test-clients test-containers sanitize test-sanitize check format protos native \
+	env-example lock bench bench-peers bench-step bench-pipe bench-grammar bench-ranks clean serve-env dev-env clients-env
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
@@ -57,10 +57,13 @@ chat: serve-env ## chat in the terminal with the running gateway (URL=, PORT=)
 	@$(VENV_PYTHON) -m services.chat --url='$(URL)' $(CHAT_FLAGS)
 
 test: dev-env ## the fast tests, about 10 minutes (TESTS=tests/engine, PYTEST_FLAGS=…)
-	$(VENV_PYTHON) -m pytest -q -m 'not slow and not containers' $(PYTEST_FLAGS) $(TESTS)
+	$(VENV_PYTHON) -m pytest -q -m 'not slow and not containers and not clients' $(PYTEST_FLAGS) $(TESTS)
 
-test-all: dev-env ## every test that needs no containers
+test-all: dev-env clients-env ## every test that needs no containers
 	$(VENV_PYTHON) -m pytest -q -m 'not containers' $(PYTEST_FLAGS) $(TESTS)
+
+test-clients: dev-env clients-env ## other projects' clients and tools against the running product
+	$(VENV_PYTHON) -m pytest -q -m clients $(PYTEST_FLAGS) tests/e2e/clients
 
 test-containers: dev-env ## builds the images, brings them up and tests them; needs Docker with compose
 	$(VENV_PYTHON) -m pytest -q -m containers --timeout=1800 $(PYTEST_FLAGS) tests/containers
@@ -112,6 +115,7 @@ lock: $(LOCK_ENV)/bin/pip-compile ## pin the dependencies of pyproject.toml anew
 	$(COMPILE) $(call extras,gateway tokenizer detokenizer engine tools dev) -o requirements/dev.txt pyproject.toml
 	$(COMPILE) -c requirements/dev.txt --no-annotate $(call extras,gateway tokenizer detokenizer engine tools) \
 		-o requirements/serve.txt pyproject.toml
+	$(COMPILE) --no-annotate -o requirements/clients.txt requirements/clients.in
 	for service in gateway tokenizer detokenizer engine; do \
 		$(COMPILE) -c requirements/dev.txt --no-annotate --extra=$$service \
 			-o requirements/$$service.txt pyproject.toml || exit 1; \
@@ -130,3 +134,6 @@ serve-env:
 
 dev-env:
 	@$(INSTALL) dev
+
+clients-env:
+	@$(INSTALL) clients

@@ -1,7 +1,8 @@
-"""Sets up .venv for the Makefile: `python requirements/install.py serve|dev`. Standard library only.
+"""Sets up environments for the Makefile: `python requirements/install.py serve|dev|clients`. Standard library only.
 
-Each step leaves a stamp in .venv with the hash of what it was made from and is left out while that is unchanged, so
-that a second run installs nothing. A .venv that was moved, or whose Python is gone or another one, is made anew.
+serve and dev are .venv. Each step leaves a stamp there with the hash of what it was made from and is left out while
+that is unchanged, so that a second run installs nothing. An environment that was moved, or whose Python is gone or
+another one, is made anew.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 OLDEST, NEWEST = (3, 11), (3, 13)
+FOLDERS = {"serve": ".venv", "dev": ".venv", "clients": "build/clients-env"}
 
 
 class SetupError(Exception):
@@ -37,8 +39,10 @@ class Step(NamedTuple):
 
 
 def steps(root: Path, lock: str) -> list[Step]:
-    """What an environment of `lock` (serve or dev) consists of, in the order of installing."""
+    """What an environment of `lock` consists of, in the order of installing."""
     pins = root / "requirements"
+    if lock == "clients":  # large, and little of it is used: what is imported is compiled then
+        return [Step(lock, [pins / "clients.txt"], ["--no-compile", "-r", str(pins / "clients.txt")])]
     protos = sorted((root / "protos").rglob("*.proto"))
     return [
         Step("torch", [pins / "torch.txt"], ["-r", str(pins / "torch.txt")]),
@@ -87,11 +91,11 @@ def check_python(version: tuple[int, ...]) -> None:
 
 
 class Environment:
-    """The virtual environment of the repository at `root`."""
+    """A virtual environment of the repository at `root`."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, folder: str = ".venv") -> None:
         self.root = root
-        self.path = root / ".venv"
+        self.path = root / folder
         self.python = self.path / "bin" / "python"
         self._stamps = self.path / "stamps"
         self._identity = f"{root}\nPython {sys.version_info[0]}.{sys.version_info[1]}\n"
@@ -154,10 +158,10 @@ class Environment:
 
 
 def main(lock: str) -> int:
-    """Brings .venv up to date; returns the exit code."""
+    """Brings the environment up to date; returns the exit code."""
     try:
         check_python(sys.version_info[:2])
-        environment = Environment(ROOT)
+        environment = Environment(ROOT, FOLDERS[lock])
         environment.prepare()
         for step in steps(ROOT, lock):
             if not environment.is_done(step):
@@ -169,6 +173,6 @@ def main(lock: str) -> int:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] not in (["serve"], ["dev"]):
-        sys.exit("usage: python requirements/install.py serve|dev")
+    if len(sys.argv) != 2 or sys.argv[1] not in FOLDERS:
+        sys.exit(f"usage: python requirements/install.py {'|'.join(FOLDERS)}")
     sys.exit(main(sys.argv[1]))

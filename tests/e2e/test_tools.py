@@ -38,20 +38,6 @@ async def test_reasoning_and_content_before_a_call(tool_stack: Stack) -> None:
         assert json.loads(choice["message"]["tool_calls"][0]["function"]["arguments"]) == {"city": "Köln", "unit": "C"}
 
 
-async def test_a_loop_with_tools(tool_stack: Stack) -> None:
-    """As clients do it: ask, call, give the results back, get the answer."""
-    async with openai.AsyncOpenAI(base_url=f"{tool_stack.url}/v1", api_key="none", max_retries=0) as client:
-        messages: list[Any] = [{"role": "user", "content": "Weather in Köln and Rom?"}]
-        for _ in range(2):
-            answer = await client.chat.completions.create(model="default", messages=messages, tools=[WEATHER, TIME])
-            message = answer.choices[0].message
-            messages.append(message.model_dump(exclude_none=True))
-            for call in message.tool_calls or ():
-                messages.append({"role": "tool", "tool_call_id": call.id, "content": "sunny"})
-        assert messages[-1]["content"] == "It is sunny in Köln."
-        assert [message["role"] for message in messages] == ["user", "assistant", "tool", "tool", "assistant"]
-
-
 @pytest.mark.parametrize("seed", [1, 2, 3])
 async def test_the_real_model_calls_the_function_that_it_is_told_to(real_stack: Stack, seed: int) -> None:
     body = {

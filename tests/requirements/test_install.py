@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from requirements.install import Environment, SetupError, Step, check_python, native_step, steps
+from requirements.install import FOLDERS, Environment, SetupError, Step, check_python, native_step, steps
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -110,7 +110,7 @@ def test_the_native_build_depends_on_what_is_compiled() -> None:
     assert {"pyproject.toml", "CMakeLists.txt", "module.cpp", "sampler.h", "__init__.py"} <= names
 
 
-@pytest.mark.parametrize("lock", ["serve", "dev"])
+@pytest.mark.parametrize("lock", FOLDERS)
 def test_every_source_of_a_step_exists(lock: str) -> None:
     for step in steps(ROOT, lock):
         assert step.sources

@@ -68,7 +68,15 @@ def test_all_lock_files_agree(name: str) -> None:
     assert {package: everything.get(package) for package in pins(name)} == pins(name)
 
 
-@pytest.mark.parametrize("name", EXTRAS_OF)
+def test_the_pins_of_other_clients_satisfy_what_is_asked_for() -> None:
+    versions = pins("clients")
+    for line in (ROOT / "requirements" / "clients.in").read_text().splitlines():
+        if text := line.partition("#")[0].strip():
+            requirement = Requirement(text)
+            assert requirement.specifier.contains(versions[canonicalize_name(requirement.name)]), "run `make lock`"
+
+
+@pytest.mark.parametrize("name", [*EXTRAS_OF, "clients"])
 def test_no_address_and_no_cuda(name: str) -> None:
     text = (ROOT / "requirements" / f"{name}.txt").read_text()
     assert "://" not in text

