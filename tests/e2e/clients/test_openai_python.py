@@ -103,6 +103,27 @@ def test_text_completions(client: openai.OpenAI) -> None:
     assert texts == [choice.text for choice in whole.choices]
 
 
+def test_responses_whole_streamed_and_parsed(client: openai.OpenAI) -> None:
+    asked: Any = {"model": "default", "input": "What is the capital of France?", "temperature": 0}
+    whole = client.responses.create(**asked, max_output_tokens=20)
+    assert whole.output_text
+    assert whole.usage is not None
+    with client.responses.stream(**asked, max_output_tokens=20) as stream:
+        deltas = [event.delta for event in stream if event.type == "response.output_text.delta"]
+        final = stream.get_final_response()
+    assert "".join(deltas) == final.output_text == whole.output_text
+    assert final.usage is not None
+    assert final.usage.output_tokens == whole.usage.output_tokens
+
+    class City(BaseModel):
+        name: str = Field(max_length=12)
+
+    assert isinstance(client.responses.parse(**asked, text_format=City).output_parsed, City)
+    with pytest.raises(openai.BadRequestError) as raised:
+        client.responses.create(**asked, previous_response_id="resp_1")
+    assert raised.value.param == "previous_response_id"
+
+
 def test_models(client: openai.OpenAI) -> None:
     (model,) = client.models.list()
     assert client.models.retrieve(model.id) == model
