@@ -40,6 +40,7 @@ CONFORMS = [
 ]
 # Tokens and choices that take time but show nothing new: the largest values of these fields that are sent.
 MOST = {"max_tokens": 16, "max_completion_tokens": 16, "max_output_tokens": 16, "n": 2, "best_of": 2}
+ENDLESS = {"/v1/chat/completions": "max_completion_tokens", "/v1/responses": "max_output_tokens"}
 UINT32_MAX = 2**32 - 1
 
 
@@ -99,7 +100,7 @@ def ask(stack: Stack, spec: dict[str, Any], mode: GenerationMode, examples: int,
         @settings(max_examples=examples, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
         @given(operation.as_strategy(generation_mode=mode))
         def conforms(case: Case) -> None:
-            make_small(case.body)
+            make_small(case.operation.path, case.body)
             response = case.call(base_url=stack.url, timeout=SECONDS)
             case.validate_response(response, checks=checks)
             if response.status_code == 200:
@@ -114,16 +115,16 @@ def operations(spec: dict[str, Any]) -> Iterator[Any]:
         yield result.ok()
 
 
-def make_small(body: Any) -> None:
-    """Lowers what is valid; a chat or a response without a limit gets one."""
+def make_small(path: str, body: Any) -> None:
+    """Lowers what is valid; what would go on without a limit gets one."""
     if not isinstance(body, dict):
         return
     for name, most in MOST.items():
         if type(body.get(name)) is int and most < body[name] <= UINT32_MAX:
             body[name] = most
-    limits = ("max_output_tokens",) if "input" in body else ("max_tokens", "max_completion_tokens")
-    if all(body.get(name) is None for name in limits):
-        body[limits[0]] = MOST[limits[0]]
+    limit = ENDLESS.get(path)
+    if limit is not None and body.get(limit) is None:
+        body[limit] = MOST[limit]
 
 
 def check(operation: str, response: Response) -> None:

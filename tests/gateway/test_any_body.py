@@ -80,7 +80,10 @@ VALID: dict[str, list[Json]] = {
         },
     ],
     "/v1/messages/count_tokens": [{"messages": [USER], "system": [{"type": "text", "text": "s"}]}],
-    "/tokenize": [{"prompt": "x", "add_special_tokens": False}, {"messages": TOOL_CHAT, "tools": [{}]}],
+    "/tokenize": [
+        {"prompt": "x", "add_special_tokens": False},
+        {"messages": TOOL_CHAT, "tools": [{"type": "function", "function": FUNCTION}]},
+    ],
     "/detokenize": [{"tokens": [120, 121], "skip_special_tokens": True}],
 }
 

@@ -9,8 +9,7 @@ import msgspec
 from services.gateway.api.chat import Messages, chat_prompt
 from services.gateway.api.endpoint import Endpoint, Exchange
 from services.gateway.api.parameters import TokenId
-from services.gateway.api.tool_use import tools_json
-from services.gateway.api.tools import ToolList
+from services.gateway.api.tools import ToolList, prompt_tools
 from services.gateway.errors import invalid, unsupported
 from services.gateway.gateway import Gateway
 from services.gateway.prompts import Prompts, TextPrompts
@@ -57,13 +56,14 @@ _DETOKENIZE = msgspec.json.Decoder(DetokenizeRequest)
 
 
 def _prompt(body: TokenizeRequest) -> Prompts:
+    tools = prompt_tools(body.tools)
     if body.messages is msgspec.UNSET:
         if body.prompt is None:
             raise invalid("one of prompt and messages is required", "prompt")
         return TextPrompts([body.prompt], body.add_special_tokens)
     if body.prompt is not None:
         raise invalid("one of prompt and messages is required", "messages")
-    return chat_prompt(body.messages, body.add_generation_prompt, body.chat_template_kwargs, tools_json(body.tools))
+    return chat_prompt(body.messages, body.add_generation_prompt, body.chat_template_kwargs, tools)
 
 
 class TokenizeEndpoint(Endpoint):

@@ -59,9 +59,18 @@ class ToolFields(Protocol):
 
 def tool_use(body: ToolFields) -> ToolUse:
     """What a request says about tools. Raises ApiError 400."""
-    functions = [_function(given, f"tools[{index}]") for index, given in enumerate(body.tools or ())]
+    functions = _functions(body.tools)
     choice = _choice(body.tool_choice, [function.name for function in functions])
     return ToolUse(body.tools, functions, choice, parallel=body.parallel_tool_calls is not False)
+
+
+def prompt_tools(tools: list[dict[str, Any]] | None) -> str | None:
+    """Tools for a prompt alone, as the tokenizer takes them; None for none. Checked as a chat's: ApiError 400."""
+    return ToolUse(tools, _functions(tools), Choice("auto"), parallel=True).json if tools else None
+
+
+def _functions(tools: list[dict[str, Any]] | None) -> list[Function]:
+    return [_function(given, f"tools[{index}]") for index, given in enumerate(tools or ())]
 
 
 def _function(given: dict[str, Any], param: str) -> Function:

@@ -92,6 +92,7 @@ def test_a_route_without_a_description_is_a_fault() -> None:
         ("/v1/embeddings", {}, False),
         ("/tokenize", {"prompt": "x"}, True),
         ("/tokenize", {"messages": [{"content": "x"}]}, False),
+        ("/tokenize", {"prompt": "x", "tools": [{"type": {}}]}, False),
         ("/detokenize", {"tokens": [120]}, True),
         ("/detokenize", {"tokens": ["x"]}, False),
     ],

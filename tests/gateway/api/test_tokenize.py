@@ -89,6 +89,8 @@ async def test_a_passing_failure_of_the_detokenizer_is_tried_once_more(gateway: 
         ({"prompt": "a", "return_token_strs": True}, "return_token_strs"),
         ({"messages": [{"role": "user", "content": "x"}], "tools": [{}] * 129}, "tools"),
         ({"messages": [{"role": "user", "content": "x"}], "tools": [1]}, "tools[0]"),
+        ({"messages": [{"role": "user", "content": "x"}], "tools": [{}]}, "tools[0].type"),
+        ({"prompt": "x", "tools": [{"type": "function", "function": {}}]}, "tools[0].function.name"),
         ({}, "prompt"),
         ({"prompt": "a", "messages": [{"role": "user"}]}, "messages"),
         ({"messages": []}, "messages"),
