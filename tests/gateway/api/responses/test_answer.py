@@ -57,8 +57,8 @@ def says(gateway: RunningGateway, text: str, step: int = 1, reason: Any = common
 async def test_a_stream_tells_what_the_whole_response_does(gateway: RunningGateway, name: str, reason: Any) -> None:
     text, kinds = TEXTS[name]
     gateway.stations.tokenizer.formats = FORMATS
-    for include in ([], ["message.output_text.logprobs"]):
-        says(gateway, text, reason=reason)
+    for include, step in (([], 7), (["message.output_text.logprobs"], 3)):
+        says(gateway, text, step, reason)
         asked: dict[str, Any] = {"tools": [WEATHER, NOW], "include": include, "timings": True}
         answer = await whole(gateway, **asked)
         assert comparable(put_together(await streamed(gateway, **asked))) == comparable(answer)
