@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from services.engine.executor.attention import TorchAttention
+from services.engine.executor.attention import AttentionBackend, TorchAttention
 from services.engine.executor.base import Executor
 from services.engine.executor.batch import StepBatch
 from services.engine.executor.kv_pool import KvPool
@@ -62,10 +62,12 @@ def decode(executor: Executor, *sequences: Sequence, num_steps: int) -> None:
         step(executor, *((sequence, None) for sequence in sequences))
 
 
-def step_logits(model: Decoder, pool: KvPool, *plans: SequencePlan) -> dict[int, Tensor]:
+def step_logits(
+    model: Decoder, pool: KvPool, *plans: SequencePlan, attention: AttentionBackend | None = None
+) -> dict[int, Tensor]:
     """Logits of every sequence that samples, by id: what an executor has before it samples."""
     with torch.inference_mode():
         batch = StepBatch.build(plans, pool.page_size, model.device)
-        attend = TorchAttention(pool, model.config).prepare(batch)
+        attend = (attention or TorchAttention(pool, model.config)).prepare(batch)
         hidden = model.hidden_states(batch.token_ids, batch.positions, attend)
         return dict(zip(batch.sampled_ids, model.logits(hidden[batch.sampled_rows]), strict=True))
