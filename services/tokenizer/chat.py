@@ -111,8 +111,8 @@ def _with_parsed_arguments(call: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
         return call
     try:
-        arguments = json.loads(function["arguments"])
-    except (ValueError, RecursionError):
+        arguments = _parse_json(function["arguments"], "arguments")
+    except InvalidArgument:
         return call  # a model wrote it; the template gets what the model wrote
     if not isinstance(arguments, dict):
         return call

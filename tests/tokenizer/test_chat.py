@@ -95,7 +95,10 @@ def test_an_assistant_message_may_hold_tool_calls_alone() -> None:
     assert message["tool_calls"][0]["function"] == {"name": "f", "arguments": {"x": 1}}
 
 
-@pytest.mark.parametrize("arguments", ["{broken", "7", "", {"x": 1}])
+@pytest.mark.parametrize(
+    "arguments",
+    ["{broken", "7", "", {"x": 1}, '{"x": "\\ud83d"}', '{"\\udc00": 1}', '{"x": NaN}', '{"x": ' + "[" * 20_000],
+)
 def test_arguments_that_are_no_json_object_reach_the_template_unchanged(arguments: Any) -> None:
     calls = [{"function": {"name": "f", "arguments": arguments}}]
     message = parse(USER, {"role": "assistant", "content": "", "tool_calls": calls}).messages[1]
