@@ -104,7 +104,7 @@ class TextStream:
         self._engine_end = end
         if end.finish_reason == common_pb2.FINISH_REASON_ERROR:
             status = _STATUS_CODES.get(end.error.code, grpc.StatusCode.UNAVAILABLE)
-            self.on_error(from_parts(status, end.error.reason, end.error.message))
+            self.on_error(from_parts(status, end.error.reason, end.error.message, end.error.param or None))
         elif end.finish_reason == common_pb2.FINISH_REASON_CANCELLED:
             # Nobody here has cancelled it: the engine saw the deadline first.
             self.on_error(DeadlineExceeded("the request's time is over"))

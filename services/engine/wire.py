@@ -41,7 +41,9 @@ def stream_end(sequence: Sequence, reason: FinishReason, error: PostroadError | 
         end.stop_token_id = sequence.stop_token_id
     if error is not None:
         code: int = error.status.value[0]
-        end.error.CopyFrom(engine_pb2.StreamError(code=code, reason=error.reason, message=error.message))
+        end.error.CopyFrom(
+            engine_pb2.StreamError(code=code, reason=error.reason, message=error.message, param=error.param or "")
+        )
     return end
 
 

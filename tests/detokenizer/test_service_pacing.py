@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import structlog
 
-from services.common.errors import EngineLost
+from services.common.errors import EngineLost, InvalidArgument
 from services.detokenizer.accounting import Timeline
 from services.detokenizer.decode import make_decoder_factory
 from services.detokenizer.pacing import PACED_FROM, Pacer
@@ -134,6 +134,15 @@ async def test_an_error_goes_at_once_after_the_text_before_it() -> None:
     assert (await stream.next_delta()).text == " two"
     with pytest.raises(EngineLost):
         await stream.next_delta()
+
+
+async def test_the_engines_error_in_a_frame_keeps_its_field() -> None:
+    stream = open_stream(PACED_FROM)
+    error = engine_pb2.StreamError(code=3, reason="INVALID_ARGUMENT", message="no", param="structured_output.regex")
+    stream.on_end([], engine_pb2.StreamEnd(finish_reason=common_pb2.FINISH_REASON_ERROR, error=error))
+    with pytest.raises(InvalidArgument, match="no") as raised:
+        await stream.next_delta()
+    assert raised.value.param == "structured_output.regex"
 
 
 async def test_messages_of_many_streams_are_fewer_and_hold_the_same_text() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 
+import grpc
 import pytest
 
 from services.common.errors import InvalidArgument
@@ -99,6 +100,16 @@ async def test_a_form_that_becomes_too_complex_ends_its_own_request_alone():
         assert isinstance(refused, InvalidArgument), refused
         assert refused.param == "structured_output.regex"
         assert len(got.token_ids) == 300
+        await engine.until_idle()
+
+
+async def test_a_form_that_fails_in_a_frame_names_its_field_there_too():
+    endless = form(json_schema='{"$ref": "#"}')  # compiles, and has no first token
+    async with scripted_engine(saying("x")) as engine, framed_peer(engine) as peer:
+        with pytest.raises(grpc.aio.AioRpcError):
+            await peer.generate(1, endless)
+        end = await peer.end(1)
+        assert (end.error.reason, end.error.param) == ("INVALID_ARGUMENT", "structured_output.json_schema")
         await engine.until_idle()
 
 
