@@ -44,10 +44,11 @@ class Function:
 
     @property
     def call_schema(self) -> dict[str, Any]:
-        """That of a call: name and arguments."""
+        """That of a call: name and arguments. The `$id` keeps a `$ref` within the arguments' own schema."""
+        arguments = {"$id": f"urn:function:{self.name}", **self.schema}
         return {
             "type": "object",
-            "properties": {"name": {"const": self.name}, "arguments": self.schema},
+            "properties": {"name": {"const": self.name}, "arguments": arguments},
             "required": ["name", "arguments"],
             "additionalProperties": False,
         }

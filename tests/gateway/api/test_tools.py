@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from llguidance import LLMatcher
 
 from services.gateway.api.tool_use import MAX_TOOLS
 from tests.gateway.support.running import RunningGateway, events
@@ -138,6 +139,15 @@ async def test_required_is_enforced_by_an_array_of_calls(gateway: RunningGateway
     schema = json.loads(gateway.stations.detokenizer.requests[-1].request.structured_output.json_schema)
     assert [call["properties"]["name"]["const"] for call in schema["items"]["anyOf"]] == ["weather", "now"]
     assert schema.get("maxItems") == (None if parallel else 1)
+
+
+async def test_required_keeps_references_within_the_schema_of_each_function(gateway: RunningGateway) -> None:
+    says(gateway, "[]")
+    nested = {"type": "object", "properties": {"at": {"$ref": "#/$defs/Place"}}, "$defs": {"Place": SCHEMA}}
+    tools = [{"type": "function", "function": {"name": name, "parameters": nested}} for name in ("a.b", "c-1")]
+    await chat(gateway, tools=tools, tool_choice="required")
+    asked = gateway.stations.detokenizer.requests[-1].request.structured_output
+    assert LLMatcher.validate_grammar(LLMatcher.grammar_from_json_schema(asked.json_schema)) == ""
 
 
 async def test_without_parallel_calls_only_the_first_counts(gateway: RunningGateway) -> None:
