@@ -155,11 +155,12 @@ def test_what_is_raised(  # noqa: PLR0917
 def test_a_path_that_does_not_exist_and_a_time_out(client: openai.OpenAI) -> None:
     with pytest.raises(openai.NotFoundError):
         client.moderations.create(input="x")
+    endless = ASKED | {"max_tokens": 2000, "extra_body": {"ignore_eos": True}}
     with pytest.raises(openai.InternalServerError) as raised:
-        client.chat.completions.create(**(ASKED | {"max_tokens": 2000}), extra_headers={"x-request-timeout": "0.3"})
+        client.chat.completions.create(**endless, extra_headers={"x-request-timeout": "0.3"})
     assert (raised.value.status_code, raised.value.code) == (504, "deadline_exceeded")
     with pytest.raises(openai.APITimeoutError):
-        client.chat.completions.create(**(ASKED | {"max_tokens": 2000}), timeout=0.3)
+        client.chat.completions.create(**endless, timeout=0.3)
 
 
 async def test_the_async_client_leaves_a_stream(real_stack: Stack) -> None:
