@@ -56,7 +56,7 @@ serve: serve-env ## run the four services here (MODEL=, PORT=, ENGINE_FLAGS=, �
 chat: serve-env ## chat in the terminal with the running gateway (URL=, PORT=)
 	@$(VENV_PYTHON) -m services.chat --url='$(URL)' $(CHAT_FLAGS)
 
-test: dev-env ## the fast tests, about 10 minutes (TESTS=tests/engine, PYTEST_FLAGS=…)
+test: dev-env ## the fast tests, about 15 minutes (TESTS=tests/engine, PYTEST_FLAGS=…)
 	$(VENV_PYTHON) -m pytest -q -m 'not slow and not containers and not clients' $(PYTEST_FLAGS) $(TESTS)
 
 test-all: dev-env clients-env ## every test that needs no containers

@@ -63,10 +63,10 @@ def _greedy(model: Any, tokenizer: Any, chat: list[dict[str, str]]) -> str:
 
 async def test_twenty_chats_equal_transformers_streamed_and_whole(real_stack: Stack, oracle: list[str]) -> None:
     async with Client(real_stack) as client:
-        for chat, expected in zip(CHATS, oracle, strict=True):
-            body = {"messages": chat, "temperature": 0, "max_tokens": MAX_TOKENS}
-            whole = await client.whole(**body)
-            streamed = await client.stream(**body)
+        bodies = [{"messages": chat, "temperature": 0, "max_tokens": MAX_TOKENS} for chat in CHATS]
+        wholes = await asyncio.gather(*(client.whole(**body) for body in bodies))
+        streams = await asyncio.gather(*(client.stream(**body) for body in bodies))
+        for chat, expected, whole, streamed in zip(CHATS, oracle, wholes, streams, strict=True):
             choice = whole["choices"][0]
             assert choice["message"]["content"] == expected, chat
             assert streamed.text == expected, chat
@@ -78,7 +78,7 @@ async def test_twenty_chats_equal_transformers_streamed_and_whole(real_stack: St
 
 async def test_32_concurrent_streams_each_equal_their_lone_run(real_stack: Stack) -> None:
     prompts = [f"{chat[-1]['content']} ({number})" for number in (1, 2) for chat in CHATS][:32]
-    bodies = [{"messages": user(text), "temperature": 0, "max_tokens": 24} for text in prompts]
+    bodies = [{"messages": user(text), "temperature": 0, "max_tokens": 16} for text in prompts]
     async with Client(real_stack) as client:
         alone = [(await client.stream(**body)).text for body in bodies]
         together = await asyncio.gather(*(client.stream(**body) for body in bodies))

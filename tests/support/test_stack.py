@@ -60,6 +60,6 @@ def test_killing_the_launcher_ends_every_service() -> None:
 def test_a_service_that_cannot_start_fails_with_its_words() -> None:
     with (
         pytest.raises(AssertionError, match=r"gave up: engine died before it was ever ready"),
-        Stack(engine_flags="--executor nonsense"),
+        Stack(engine_flags="--model /no/such/model"),
     ):
         pytest.fail("never ready")
