@@ -36,7 +36,12 @@ Vector = Annotated[
 class EmbeddingRequest(msgspec.Struct, kw_only=True):
     """The body of a request for embeddings. null means the same as leaving a field out."""
 
-    off_values: ClassVar[OffValues] = {"messages": (), "normalize": (True,), "truncate_prompt_tokens": ()}
+    off_values: ClassVar[OffValues] = {
+        "messages": (),
+        "normalize": (True,),
+        "stream": (False,),
+        "truncate_prompt_tokens": (),
+    }
 
     input: Annotated[PromptField, Meta(extra_json_schema=prompts_schema(MAX_INPUTS))]
     model: str | None = None
@@ -50,6 +55,7 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True):
     timings: bool | None = None  # our extension: the times of the request beside its usage
     messages: Any = None
     normalize: Any = None
+    stream: Any = None
     truncate_prompt_tokens: Any = None
 
 

@@ -106,6 +106,7 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"input": "a", "priority": 101}, "priority"),
     ({"input": "a", "cache_salt": "x" * 257}, "cache_salt"),
     ({"input": "a", "normalize": False}, "normalize"),
+    ({"input": "a", "stream": True}, "stream"),
     ({"input": "a", "truncate_prompt_tokens": 5}, "truncate_prompt_tokens"),
     ({"input": "a", "messages": []}, "messages"),
     ({"input": "a", "model": "x"}, "model"),
