@@ -14,6 +14,7 @@ from functools import partial
 from structlog.typing import FilteringBoundLogger
 
 from services.common.errors import EngineLost, SessionUnknown
+from services.common.open_call import OpenCall
 from services.common.request_context import RequestContext
 from services.detokenizer.engine_links import EngineLink, EngineLinks
 from services.detokenizer.engine_session import FrameSession, GenerateCall
@@ -63,6 +64,10 @@ class FrameTransport:
             raise
 
 
+def _open_call(link: EngineLink, caller: RequestContext) -> GenerateCall:
+    return OpenCall(link.generate_framed(metadata=caller.metadata(), timeout=caller.time_remaining()))
+
+
 class FramedRun:
     """An EngineRun. It holds the link to its engine, and a call. Tells `on_close` that it is closed."""
 
@@ -80,7 +85,7 @@ class FramedRun:
         self._caller = caller
         self._held = ExitStack()
         self._link = self._held.enter_context(links.use(address))
-        self._call = GenerateCall(self._link, caller)
+        self._call = _open_call(self._link, caller)
 
     async def run(self, request: engine_pb2.GenerateRequest, sink: TokenSink) -> None:
         for _ in range(ATTEMPTS):
@@ -90,13 +95,13 @@ class FramedRun:
             except SessionUnknown:
                 # The engine restarted, and the channel reconnected before the old stream's end was seen.
                 session.give_up(EngineLost("the engine restarted"))
-                self._call.cancel()
-                self._call = GenerateCall(self._link, self._caller)
+                self._call.close()
+                self._call = _open_call(self._link, self._caller)
             else:
                 return
         raise EngineLost(f"the engine lost {ATTEMPTS} frame sessions in a row")
 
     def close(self) -> None:
-        self._call.cancel()
+        self._call.close()
         self._held.close()
         self._on_close(self)

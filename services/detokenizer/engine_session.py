@@ -3,42 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from asyncio import InvalidStateError
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Self
 
 import grpc
 from structlog.typing import FilteringBoundLogger
 
 from services.common.errors import EngineLost, SessionUnknown
-from services.common.request_context import RequestContext
-from services.detokenizer.engine_links import EngineLink
+from services.common.open_call import OpenCall
 from services.detokenizer.token_sink import TokenSink, engine_error
 from services.pb.postroad.v1 import engine_pb2, engine_pb2_grpc
 
 OPEN_TIMEOUT = 5.0  # seconds until the first frame
 _HANDLES = 1 << 32
 
+GenerateCall = OpenCall[engine_pb2.GenerateFramedRequest, engine_pb2.GenerateFramedResponse]
 FrameStream = grpc.aio.UnaryStreamCall[engine_pb2.OpenFramesRequest, engine_pb2.StepFrame]
-
-
-class GenerateCall:
-    """A call of GenerateFramed, opened before its message is known."""
-
-    def __init__(self, link: EngineLink, caller: RequestContext) -> None:
-        self._call = link.generate_framed(metadata=caller.metadata(), timeout=caller.time_remaining())
-
-    async def finish(self, message: engine_pb2.GenerateFramedRequest) -> None:
-        """Sends the message, and returns once the engine has ended the call. Raises AioRpcError."""
-        with suppress(InvalidStateError):  # the call has failed by now: awaiting it says why
-            await self._call.write(message)
-            await self._call.done_writing()
-        await self._call
-
-    def cancel(self) -> None:
-        """Ends the call, and the request in the engine with it. Nothing happens to one that has ended."""
-        self._call.cancel()
 
 
 class _Rider:
@@ -98,13 +78,14 @@ class FrameSession:
         rider = self._riders[handle] = _Rider(sink)
         message = engine_pb2.GenerateFramedRequest(session_id=self._session_id, handle=handle, request=request)
         try:
-            await call.finish(message)
+            await call.send(message)
+            await call.response()
             # The call and the frames have no mutual order: the last tokens may still be on their way.
             await rider.ended.wait()
         except grpc.aio.AioRpcError as error:
             raise engine_error(error) from error
         finally:
-            call.cancel()
+            call.close()
             del self._riders[handle]
 
     def give_up(self, error: EngineLost) -> None:
