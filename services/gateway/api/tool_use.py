@@ -68,6 +68,18 @@ def tools_json(tools: Sequence[dict[str, Any]] | None) -> str | None:
     return msgspec.json.encode(tools).decode() if tools else None
 
 
+def choice_by_word(word: str | None, names: Sequence[str], otherwise: str) -> Choice:
+    """`tool_choice` in a word, or left out. `otherwise`: what else it may be. Raises ApiError 400."""
+    match word:
+        case None:
+            return Choice("auto" if names else "none")
+        case "required" if not names:
+            raise invalid("tool_choice: 'required' needs tools", "tool_choice")
+        case "none" | "auto" | "required":
+            return Choice(word)
+    raise invalid(f"tool_choice must be 'none', 'auto', 'required', or {otherwise}", "tool_choice")
+
+
 class ToolUse:
     """The tools of one request, checked. Raises ApiError 400.
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Protocol
 import msgspec
 from msgspec import Meta
 
-from services.gateway.api.tool_use import MAX_TOOLS, Choice, Function, FunctionName, ToolUse
+from services.gateway.api.tool_use import MAX_TOOLS, Choice, Function, FunctionName, ToolUse, choice_by_word
 from services.gateway.errors import invalid, unsupported
 from services.gateway.validation import convert
 
@@ -84,15 +84,8 @@ def _function(given: dict[str, Any], param: str) -> Function:
 
 
 def _choice(given: ToolChoice | None, names: list[str]) -> Choice:
-    match given:
-        case None:
-            return Choice("auto" if names else "none")
-        case "required" if not names:
-            raise invalid("tool_choice: 'required' needs tools", "tool_choice")
-        case "none" | "auto" | "required":
-            return Choice(given)
-        case str():
-            raise invalid("tool_choice must be 'none', 'auto', 'required', or name a function", "tool_choice")
+    if given is None or isinstance(given, str):
+        return choice_by_word(given, names, "name a function")
     if given.type != "function":
         raise unsupported("tool_choice.type", f"{given.type!r} is not supported, only 'function' is")
     if given.function is None or given.function.name not in names:

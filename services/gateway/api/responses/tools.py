@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from services.gateway.api.tool_use import MAX_TOOLS, Choice, Function, FunctionName, ToolUse
+from services.gateway.api.tool_use import MAX_TOOLS, Choice, Function, FunctionName, ToolUse, choice_by_word
 from services.gateway.errors import invalid, unsupported
 from services.gateway.validation import convert
 
@@ -75,14 +75,7 @@ def tool_use(tools: Sequence[FunctionTool], given: ResponseToolChoice | None, *,
 def _choice(given: ResponseToolChoice | None, names: list[str]) -> Choice:
     if isinstance(given, ResponseToolChoiceObject):
         return _of_object(given, names)
-    match given:
-        case None:
-            return Choice("auto" if names else "none")
-        case "required" if not names:
-            raise invalid("tool_choice: 'required' needs tools", "tool_choice")
-        case "none" | "auto" | "required":
-            return Choice(given)
-    raise invalid("tool_choice must be 'none', 'auto', 'required', or an object", "tool_choice")
+    return choice_by_word(given, names, "an object")
 
 
 def _of_object(given: ResponseToolChoiceObject, names: list[str]) -> Choice:
