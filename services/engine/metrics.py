@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 
 from services.engine.core import EngineState, StepReport
 from services.engine.phases import Phases
-from services.engine.ranks.metrics import RankMetrics
+from services.engine.ranks.metrics import STEP_BUCKETS, RankMetrics
 from services.engine.scheduler.counters import Counters
 from services.engine.scheduler.sequence import FinishReason
 
@@ -33,7 +33,6 @@ _REQUEST_BUCKETS = (
     300.0,
     600.0,
 )
-_STEP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 _COMPILE_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _TOKEN_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 _FINISHED_REASONS = {reason: reason.name.lower() for reason in FinishReason}
@@ -46,7 +45,7 @@ class EngineMetrics:
         def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
             return Histogram(f"postroad_{name}", text, buckets=buckets, registry=registry)
 
-        self._step_seconds = histogram("engine_step_seconds", "Time of a step, planning included.", _STEP_BUCKETS)
+        self._step_seconds = histogram("engine_step_seconds", "Time of a step, planning included.", STEP_BUCKETS)
         self._batch_tokens = histogram("engine_batch_tokens", "Tokens computed by a step.", _TOKEN_BUCKETS)
         self._queue_time = histogram(
             "request_queue_time_seconds", "From arrival in the engine to the first step.", _REQUEST_BUCKETS

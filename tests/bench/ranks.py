@@ -64,6 +64,7 @@ async def follow(leader: str) -> None:
         settings,
         lambda: IDENTITY,
         lambda: (follower, 1),  # type: ignore[arg-type,return-value]
+        CollectorRegistry(),
         make_logger("engine", "error", "json"),
     )
     await station.start()

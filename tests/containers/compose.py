@@ -8,7 +8,8 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +47,15 @@ class Container:
     def kill(self) -> None:
         """kill -9 of the main process: a crash, unlike `docker kill`, upon which nothing is restarted."""
         os.kill(self.pid, signal.SIGKILL)
+
+    @contextmanager
+    def cut_off(self, *aliases: str) -> Iterator[None]:
+        """Out of the stations' network meanwhile; in it again under `aliases`."""
+        docker("network", "disconnect", "--force", NETWORK, self.id)
+        try:
+            yield
+        finally:
+            docker("network", "connect", *(f"--alias={alias}" for alias in aliases), NETWORK, self.id)
 
 
 class Compose:

@@ -98,4 +98,4 @@ def test_the_dashboard_shows_metrics_that_exist() -> None:
 def test_prometheus_scrapes_every_station_on_its_metrics_port() -> None:
     config = yaml.safe_load((ROOT / "deploy/observability/prometheus.yml").read_text())
     ports = {job["job_name"]: job["dns_sd_configs"][0]["port"] for job in config["scrape_configs"]}
-    assert ports == {"gateway": 8000, "tokenizer": 9461, "engine": 9462, "detokenizer": 9463}
+    assert ports == {"gateway": 8000, "tokenizer": 9461, "engine": 9462, "engine-rank-1": 9462, "detokenizer": 9463}

@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 
 from services.detokenizer.metrics import DetokenizerMetrics
 from services.engine.metrics import EngineMetrics
+from services.engine.ranks.metrics import FollowerMetrics
 from services.engine.scheduler.sequence import FinishReason
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.timings import PHASES
@@ -22,6 +23,7 @@ STATIONS: dict[str, Callable[[CollectorRegistry], object]] = {
     "tokenizer": lambda registry: TokenizerMetrics(registry, lambda: 0),
     "detokenizer": lambda registry: DetokenizerMetrics(registry, lambda: 0),
     "engine": EngineMetrics,
+    "rank": FollowerMetrics,
 }
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Protocol
 
+from services.engine.ranks.metrics import FollowerMetrics
 from services.pb.postroad.v1 import ranks_pb2
 
 if TYPE_CHECKING:
@@ -39,10 +41,11 @@ class FollowerListener(Protocol):
 class FollowerThread:
     """A daemon, so that a process that is told to stop need not wait for weights to load."""
 
-    def __init__(self, load: Load, listener: FollowerListener) -> None:
+    def __init__(self, load: Load, listener: FollowerListener, metrics: FollowerMetrics) -> None:
         """To be made, and started, on the event loop that shall call the listener."""
         self._load = load
         self._listener = listener
+        self._metrics = metrics
         self._loop = asyncio.get_running_loop()
         # None: rank 0 is gone, and the group with it; an event is set when everything before it is done.
         self._notes: SimpleQueue[ranks_pb2.ToRank | threading.Event | None] = SimpleQueue()
@@ -89,10 +92,13 @@ class FollowerThread:
 
     def _step(self, follower: Follower, plan: ranks_pb2.RankPlan) -> None:
         self._tell(self._listener.on_begun, plan.number)
+        begun = time.perf_counter()
         try:
             follower.execute(plan)
         except Exception as error:
             self._fail(follower, plan.epoch, error)
+        else:
+            self._metrics.step_seconds.observe(time.perf_counter() - begun)
 
     def _fail(self, follower: Follower, epoch: int, error: Exception) -> None:
         follower.leave()

@@ -1,4 +1,4 @@
-"""Rank 0's metrics of its group."""
+"""Metrics of ranks: what rank 0 knows of its group, and what a rank that follows knows of itself."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ _PLAN_BUCKETS = (
     5.0,
 )
 
+STEP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+
 
 class RankMetrics:
     """Of an engine with one rank all of them stay as they begin."""
@@ -36,5 +38,18 @@ class RankMetrics:
             "postroad_rank_plan_seconds",
             "From a step's plan to the word of the last rank that it has begun it: there and back.",
             buckets=_PLAN_BUCKETS,
+            registry=registry,
+        )
+
+
+class FollowerMetrics:
+    """Of a rank that does not lead: all that it has."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.in_group = Gauge("postroad_rank_in_group", "1 while the rank is in a group, else 0.", registry=registry)
+        self.step_seconds = Histogram(
+            "postroad_rank_step_seconds",
+            "Time of a step on this rank, its waits for other ranks included.",
+            buckets=STEP_BUCKETS,
             registry=registry,
         )

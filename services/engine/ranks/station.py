@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from prometheus_client import CollectorRegistry
 from structlog.typing import FilteringBoundLogger
 
 from services.common.errors import PostroadError
@@ -16,6 +17,7 @@ from services.engine.ranks.errors import RankRefused
 from services.engine.ranks.follower_thread import FollowerThread, Load
 from services.engine.ranks.identity import RankIdentity
 from services.engine.ranks.leader_stream import LeaderStream
+from services.engine.ranks.metrics import FollowerMetrics
 from services.engine.ranks.steps import Steps
 from services.engine.ranks.wire import identity_message
 from services.engine.settings import EngineSettings
@@ -30,7 +32,12 @@ class RankStation:
     """SERVING, by the health of the whole server, while the rank is in a group. To be made on a running event loop."""
 
     def __init__(
-        self, settings: EngineSettings, identify: Callable[[], RankIdentity], load: Load, log: FilteringBoundLogger
+        self,
+        settings: EngineSettings,
+        identify: Callable[[], RankIdentity],
+        load: Load,
+        registry: CollectorRegistry,
+        log: FilteringBoundLogger,
     ) -> None:
         """`identify` reads samples of the model's files; `load` loads the rank's part, in the thread that computes."""
         self.failed = False  # the process is of no use any more
@@ -38,7 +45,8 @@ class RankStation:
         self._identify = identify
         self._log = log.bind(rank=settings.rank)
         self._server = StationServer("", f"{settings.host}:{settings.port}", self._read_out, self._log)
-        self._thread = FollowerThread(load, self)
+        self._metrics = FollowerMetrics(registry)
+        self._thread = FollowerThread(load, self, self._metrics)
         self._stream = LeaderStream(settings.leader)
         self._steps = Steps()
         self._max_pages: int | None = None  # once loaded
@@ -142,6 +150,7 @@ class RankStation:
         return debug_pb2.ReadOutResponse(counters={"rank_steps": self._steps.total})
 
     def _set_serving(self, serving: bool) -> None:
+        self._metrics.in_group.set(serving)
         task = asyncio.get_running_loop().create_task(self._server.set_serving(serving))
         self._health_updates.add(task)
         task.add_done_callback(self._health_updates.discard)

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import httpx
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from prometheus_client.parser import text_string_to_metric_families
 
 from services.common.channels import open_channel
 from services.common.errors import PostroadError, from_rpc
@@ -27,8 +29,10 @@ class RankProcess:
 
     def __init__(self, rank: int, size: int, leader_port: int, *flags: str) -> None:
         port = leader_port if rank == 0 else 0
-        command = [sys.executable, "-m", "services.engine", f"--port={port}", "--metrics-port=0", f"--rank={rank}"]
-        command += [f"--tensor-parallel-size={size}", "--threads=1", "--dtype=float32", "--drain-timeout=5", *flags]
+        (self.metrics_port,) = free_ports(1)
+        command = [sys.executable, "-m", "services.engine", f"--port={port}", f"--metrics-port={self.metrics_port}"]
+        command += [f"--rank={rank}", f"--tensor-parallel-size={size}", "--threads=1", "--dtype=float32"]
+        command += ["--drain-timeout=5", *flags]
         if rank > 0:
             command.append(f"--leader=127.0.0.1:{leader_port}")
         self.rank = rank
@@ -40,6 +44,13 @@ class RankProcess:
             self.program.wait_for_line, lambda line: f'"event": "{name}"' in line, f"rank {self.rank}: {name}"
         )
         return dict(json.loads(line))
+
+    async def metric(self, name: str) -> float:
+        """The value of a metric without labels."""
+        async with httpx.AsyncClient() as http:
+            text = (await http.get(f"http://127.0.0.1:{self.metrics_port}/metrics")).text
+        samples = (sample for family in text_string_to_metric_families(text) for sample in family.samples)
+        return next(sample.value for sample in samples if sample.name == name)
 
     def kill(self) -> None:
         self.program.send(signal.SIGKILL)

@@ -160,7 +160,10 @@ async def test_a_rank_that_hangs_is_missed_and_comes_back(group: Group, client: 
             group.ranks[1].program.send(signal.SIGCONT)
     await client.until_serving()
     assert group.ranks[1].program.pid == pid
+    steps = await group.ranks[1].metric("postroad_rank_step_seconds_count")
     assert await client.generate(prompt(3), 12) == before
+    assert await group.ranks[1].metric("postroad_rank_step_seconds_count") > steps
+    assert await group.ranks[1].metric("postroad_rank_in_group") == 1
 
 
 async def test_ranks_join_a_new_rank_0(group: Group, client: LeaderClient) -> None:
