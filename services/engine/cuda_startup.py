@@ -11,7 +11,9 @@ from structlog.typing import FilteringBoundLogger
 from services.engine import resources
 from services.engine.errors import StartupError
 from services.engine.executor.attention import TorchAttention
+from services.engine.executor.cuda_graphs import CudaRecorder
 from services.engine.executor.cuda_memory import CudaMemory, DeviceMemory
+from services.engine.executor.decode_graphs import GraphOptions, Recorder, graph_sizes
 from services.engine.executor.flashinfer_attention import FlashInfer, FlashInferAttention, not_covered
 from services.engine.executor.kv_pool import kv_bytes_per_page
 from services.engine.executor.profile_steps import ProfileSteps
@@ -25,6 +27,8 @@ from services.engine.models.weights import load_model
 from services.engine.settings import EngineSettings
 from services.engine.torch_startup import torch_dtype
 
+MOST_GRAPH_ROWS = 256  # by default: beyond, a step's own work outlasts the launch of its kernels
+
 Find = Callable[[], FlashInfer]
 
 
@@ -36,7 +40,9 @@ def load_cuda_executor(
     auto: resources.Dtype = "bfloat16" if torch.cuda.is_bf16_supported() else "float32"
     dtype = torch_dtype(settings, auto)
     model = load_model(config, iter_weights(source, files.config), dtype, "cuda")
-    return fitted_executor(settings, model, choose_attention(settings, model, log), CudaMemory())
+    make_attention = choose_attention(settings, model, log)
+    graphs = choose_graphs(settings, make_attention, CudaRecorder, log)
+    return fitted_executor(settings, model, make_attention, CudaMemory(), graphs)
 
 
 def find_flashinfer() -> FlashInfer:
@@ -69,32 +75,69 @@ def choose_attention(
     return TorchAttention
 
 
+def choose_graphs(
+    settings: EngineSettings,
+    make_attention: MakeAttention,
+    make_recorder: Callable[[], Recorder],
+    log: FilteringBoundLogger,
+) -> GraphOptions | None:
+    """Graphs of decodes with flashinfer. The reference's would read as many pages of each sequence as the longest has.
+
+    Raises StartupError where the settings want graphs that cannot be had.
+    """
+    largest = settings.max_graph_batch
+    if make_attention is TorchAttention:
+        if largest:
+            raise StartupError(f"max-graph-batch {largest} cannot be had: attention is torch")
+        largest = 0
+    elif largest is None:
+        largest = min(settings.max_num_seqs, MOST_GRAPH_ROWS)
+    if largest == 0:
+        log.info("graphs chosen", sizes=[])
+        return None
+    sizes = graph_sizes(min(largest, settings.max_num_seqs))
+    log.info("graphs chosen", sizes=list(sizes))
+    return GraphOptions(make_recorder, sizes)
+
+
 def fitted_executor(
-    settings: EngineSettings, model: Decoder, make_attention: MakeAttention, memory: DeviceMemory
+    settings: EngineSettings,
+    model: Decoder,
+    make_attention: MakeAttention,
+    memory: DeviceMemory,
+    graphs: GraphOptions | None = None,
 ) -> TorchExecutor:
-    """With the pages that the settings say or, by default, as many as fit beside what a step takes.
+    """With the pages that the settings say or, by default, as many as fit beside what steps and graphs take.
 
     The profiling step runs in any case: whatever is compiled at first use is compiled before the first request.
     """
     page_bytes = kv_bytes_per_page(model.config, model.dtype, settings.page_size)
-    step_bytes = _profile(settings, model, make_attention, memory, page_bytes)
+    step_bytes = _profile(settings, model, make_attention, memory, graphs)
     num_pages = settings.num_pages
     if num_pages is None:
         spared = int(memory.total() * (1.0 - settings.gpu_memory_utilization))
         budget = settings.kv_cache_memory or max(0, memory.free() - step_bytes - spared)
         num_pages = resources.whole_pages(budget, page_bytes)
-    return TorchExecutor(model, num_pages, settings.page_size, settings.max_model_len, make_attention)
+    return TorchExecutor(
+        model, num_pages, settings.page_size, settings.max_model_len, make_attention=make_attention, graphs=graphs
+    )
 
 
 def _profile(
-    settings: EngineSettings, model: Decoder, make_attention: MakeAttention, memory: DeviceMemory, page_bytes: int
+    settings: EngineSettings,
+    model: Decoder,
+    make_attention: MakeAttention,
+    memory: DeviceMemory,
+    graphs: GraphOptions | None,
 ) -> int:
     """Bytes that an executor takes beside weights and KV pool. Raises StartupError where its steps do not run."""
     longest = min(settings.max_model_len or model.config.max_position_embeddings, model.config.max_position_embeddings)
     steps = ProfileSteps.of(settings.max_batch_tokens, settings.max_num_seqs, longest, settings.page_size)
 
     def run() -> None:
-        executor = TorchExecutor(model, steps.num_pages, settings.page_size, make_attention=make_attention)
+        executor = TorchExecutor(
+            model, steps.num_pages, settings.page_size, make_attention=make_attention, graphs=graphs
+        )
         for plan in steps.plans:
             executor.execute(plan)
         executor.close()
@@ -104,4 +147,4 @@ def _profile(
     except Exception as error:  # of whatever kind: kernels are compiled and loaded here
         hint = "" if make_attention is TorchAttention else "; attention torch does without flashinfer's kernels"
         raise StartupError(f"the profiling step failed: {error}{hint}") from error
-    return max(0, taken - steps.num_pages * page_bytes)
+    return max(0, taken - steps.num_pages * kv_bytes_per_page(model.config, model.dtype, settings.page_size))

@@ -15,13 +15,11 @@ _DEVICE_FILES = ("nvidiactl", "dxg")  # NVIDIA's driver, and what stands for it 
 
 def choose_device(settings: EngineSettings, dev: Path = Path("/dev")) -> Device:
     """For an executor that may be torch's. Raises StartupError where a device is asked for that is not there."""
-    asked = settings.device == "cuda" or settings.attention == "flashinfer"
-    if settings.device == "cpu" or (settings.wants_native and not asked):
+    if settings.device == "cpu" or (settings.wants_native and not settings.needs_cuda):
         return "cpu"
     reason = why_no_cuda(dev)
-    if reason and asked:
-        flag = "device cuda" if settings.device == "cuda" else "attention flashinfer"
-        raise StartupError(f"{flag} cannot be had: {reason}")
+    if reason and settings.needs_cuda:
+        raise StartupError(f"{settings.needs_cuda} cannot be had: {reason}")
     return "cpu" if reason else "cuda"
 
 

@@ -37,6 +37,12 @@ class EngineSettings(StationSettings):
         "auto",
         description="Attention on cuda; 'auto' is flashinfer where that is installed and covers the model, else torch.",
     )
+    max_graph_batch: int | None = Field(
+        None,
+        ge=0,
+        description="Decodes up to which a step on cuda is one recorded graph, with flashinfer; 0: none. Default: "
+        "max-num-seqs, at most 256.",
+    )
     gpu_memory_utilization: float = Field(
         0.9, gt=0, le=1, description="Share of a GPU's memory that weights, KV pool and steps take together."
     )
@@ -124,11 +130,11 @@ class EngineSettings(StationSettings):
 
     @model_validator(mode="after")
     def _device_has_the_executor(self) -> Self:
-        if self.device == "cpu" and self.attention == "flashinfer":
-            raise ValueError("attention flashinfer needs a CUDA device, and device is cpu")
-        if self.device != "cuda" and self.attention != "flashinfer":
+        asked = self.needs_cuda
+        if not asked:
             return self
-        asked = "device cuda" if self.device == "cuda" else "attention flashinfer"
+        if self.device == "cpu":
+            raise ValueError(f"{asked} needs a CUDA device, and device is cpu")
         if self.executor in ("native", "scripted"):
             raise ValueError(f"{asked} needs the torch executor, not {self.executor}")
         if self.tensor_parallel_size > 1:
@@ -140,6 +146,21 @@ class EngineSettings(StationSettings):
         if self.kv_cache_dtype == "int8":
             raise ValueError(f"kv-cache-dtype int8 needs the native executor, which has no {asked}")
         return self
+
+    @model_validator(mode="after")
+    def _attention_has_graphs(self) -> Self:
+        if self.max_graph_batch and self.attention == "torch":
+            raise ValueError(f"max-graph-batch {self.max_graph_batch} needs attention flashinfer, not torch")
+        return self
+
+    @property
+    def needs_cuda(self) -> str:
+        """What is asked for that only a CUDA device has; empty if nothing is."""
+        if self.device == "cuda":
+            return "device cuda"
+        if self.attention == "flashinfer":
+            return "attention flashinfer"
+        return f"max-graph-batch {self.max_graph_batch}" if self.max_graph_batch else ""
 
     @property
     def wants_native(self) -> bool:

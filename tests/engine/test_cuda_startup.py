@@ -11,17 +11,19 @@ import structlog
 import torch
 from structlog.testing import capture_logs
 
-from services.engine.cuda_startup import choose_attention, find_flashinfer, fitted_executor
+from services.engine.cuda_startup import choose_attention, choose_graphs, find_flashinfer, fitted_executor
 from services.engine.errors import StartupError
 from services.engine.executor.attention import TorchAttention
-from services.engine.executor.flashinfer_attention import FlashInfer
+from services.engine.executor.decode_graphs import GraphOptions
+from services.engine.executor.flashinfer_attention import FlashInfer, FlashInferAttention
 from services.engine.executor.kv_pool import kv_bytes_per_page
 from services.engine.executor.profile_steps import ProfileSteps
-from services.engine.executor.torch_executor import TorchExecutor
+from services.engine.executor.torch_executor import MakeAttention, TorchExecutor
 from services.engine.models.decoder import Decoder
 from services.engine.settings import EngineSettings
 from tests.engine.executor.flashinfer_on_cpu import FlashInferOnCpu
 from tests.engine.executor.plans import Sequence, decode
+from tests.engine.executor.recorder_on_cpu import RecorderOnCpu
 from tests.engine.models.reference import FAMILIES, Oracle, decoder
 
 LLAMA = FAMILIES["llama"]
@@ -132,6 +134,45 @@ def test_without_the_package_the_reference_is_taken() -> None:
 def test_the_package_is_not_in_the_environments_for_cpus() -> None:
     with pytest.raises(ImportError):
         find_flashinfer()
+
+
+def _graphs(make: MakeAttention, **flags: int) -> tuple[int, ...]:
+    """The sizes that are chosen, which are logged, too."""
+    with capture_logs() as logs:
+        settings = SETTINGS.model_copy(update=flags)
+        options = choose_graphs(settings, make, RecorderOnCpu, structlog.get_logger())
+    [line] = logs
+    sizes = () if options is None else options.sizes
+    assert line["sizes"] == list(sizes)
+    return sizes
+
+
+def test_graphs_hold_as_many_decodes_as_may_run() -> None:
+    flashinfer = partial(FlashInferAttention, library=FlashInferOnCpu())
+    assert _graphs(flashinfer) == (1, 2, 4)
+    assert _graphs(flashinfer, max_num_seqs=1000)[-2:] == (248, 256)
+    assert _graphs(flashinfer, max_num_seqs=1000, max_graph_batch=300)[-2:] == (296, 300)
+    assert _graphs(flashinfer, max_graph_batch=3) == (1, 2, 3)
+    assert _graphs(flashinfer, max_graph_batch=90) == (1, 2, 4)
+    assert _graphs(flashinfer, max_graph_batch=0) == ()
+
+
+def test_the_reference_has_no_graphs_and_they_are_refused_where_they_are_asked_for() -> None:
+    assert _graphs(TorchAttention) == ()
+    with pytest.raises(StartupError, match="max-graph-batch 3 cannot be had: attention is torch"):
+        _graphs(TorchAttention, max_graph_batch=3)
+
+
+def test_graphs_are_among_what_is_profiled() -> None:
+    model, recorders = decoder(LLAMA), [RecorderOnCpu(), RecorderOnCpu()]
+    unused = list(recorders)
+    options = GraphOptions(lambda: unused.pop(0), (1, 2))
+    page, pool = _pool_bytes(model)
+    executor = fitted_executor(SETTINGS, model, TorchAttention, Memory(step=pool + 70_000), options)
+    assert executor.info.num_pages == (900_000 - 70_000 - 100_000) // page
+    assert all(recorder.log[:2] == ["warm up 2", "record 2"] for recorder in recorders)
+    decode(executor, Sequence(1, [3, 1, 4], list(range(4))), num_steps=2)
+    assert [recorder.log[-1] for recorder in recorders] == ["record 1", "replay 1"]
 
 
 def test_the_whole_way_with_flashinfer_s_calls() -> None:

@@ -21,9 +21,14 @@ def test_without_a_device_auto_is_the_cpu(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "named"), [({"device": "cuda"}, "device cuda"), ({"attention": "flashinfer"}, "attention flashinfer")]
+    ("settings", "named"),
+    [
+        ({"device": "cuda"}, "device cuda"),
+        ({"attention": "flashinfer"}, "attention flashinfer"),
+        ({"max_graph_batch": 8}, "max-graph-batch 8"),
+    ],
 )
-def test_a_device_that_is_not_there_is_refused_by_name(tmp_path: Path, settings: dict[str, str], named: str) -> None:
+def test_a_device_that_is_not_there_is_refused_by_name(tmp_path: Path, settings: dict[str, object], named: str) -> None:
     with pytest.raises(StartupError, match=f"{named} cannot be had: there is no GPU here.*nvidiactl is missing"):
         choose_device(EngineSettings(**settings), tmp_path)  # type: ignore[arg-type]
 
@@ -58,6 +63,9 @@ def test_auto_stays_on_the_cpu_for_what_only_it_has(
         ({"device": "cuda", "quantization": "int4"}, "quantization int4 needs the native executor"),
         ({"device": "cuda", "kv_cache_dtype": "int8"}, "kv-cache-dtype int8 needs the native executor"),
         ({"device": "cpu", "attention": "flashinfer"}, "attention flashinfer needs a CUDA device, and device is cpu"),
+        ({"device": "cpu", "max_graph_batch": 8}, "max-graph-batch 8 needs a CUDA device, and device is cpu"),
+        ({"executor": "native", "max_graph_batch": 8}, "max-graph-batch 8 needs the torch executor, not native"),
+        ({"attention": "torch", "max_graph_batch": 8}, "max-graph-batch 8 needs attention flashinfer, not torch"),
         ({"gpu_memory_utilization": 1.5}, "less than or equal to 1"),
     ],
 )

@@ -18,16 +18,17 @@ import torch
 
 from services.engine.cuda_startup import find_flashinfer, fitted_executor
 from services.engine.device import why_no_cuda
-from services.engine.executor.attention import TorchAttention
+from services.engine.executor.cuda_graphs import CudaRecorder
 from services.engine.executor.cuda_memory import CudaMemory
 from services.engine.executor.flashinfer_attention import FlashInferAttention
-from services.engine.executor.torch_executor import MakeAttention, TorchExecutor
+from services.engine.executor.torch_executor import TorchExecutor
 from services.engine.models.decoder import Decoder
 from services.engine.settings import EngineSettings
 from tests.gpu import correctness, speed
 from tests.gpu.rows import Row, table
+from tests.gpu.variants import TORCH, Variant
 
-NOT_BUILT = (Row("CUDA graphs on and off", "not built"), Row("overlap of steps on and off", "not built"))
+NOT_BUILT = (Row("overlap of steps on and off", "not built"),)
 
 
 def main() -> int:
@@ -35,9 +36,11 @@ def main() -> int:
         print(f"no GPU, nothing was checked: {reason}")
         return 2
     started = time.perf_counter()
-    backends: dict[str, MakeAttention] = {"torch": TorchAttention}
+    variants = {"torch": TORCH}
     try:
-        backends["flashinfer"] = partial(FlashInferAttention, library=find_flashinfer())
+        flashinfer = partial(FlashInferAttention, library=find_flashinfer())
+        variants["flashinfer"] = Variant(flashinfer)
+        variants["flashinfer, graphs"] = Variant(flashinfer, CudaRecorder)
         missing: tuple[Row, ...] = ()
     except ImportError as error:
         missing = (Row("flashinfer", f"not installed ({error})", passed=False),)
@@ -46,8 +49,8 @@ def main() -> int:
         _shown(
             itertools.chain(
                 missing,
-                correctness.rows(backends, "cuda"),
-                speed.rows(backends, "cuda", speed.FULL, _fitted),
+                correctness.rows(variants, "cuda"),
+                speed.rows(variants, "cuda", speed.FULL, _fitted),
                 NOT_BUILT,
             )
         )
@@ -63,12 +66,13 @@ def _shown(rows: Iterable[Row]) -> Iterator[Row]:
         yield row
 
 
-def _fitted(model: Decoder, make: MakeAttention) -> TorchExecutor:
+def _fitted(model: Decoder, variant: Variant) -> TorchExecutor:
     """As an engine would have it."""
     settings = EngineSettings(
         max_num_seqs=speed.FULL.max_num_seqs, max_batch_tokens=speed.FULL.max_batch_tokens, max_model_len=4096
     )
-    return fitted_executor(settings, model, make, CudaMemory())
+    graphs = variant.graphs(speed.FULL.max_num_seqs)
+    return fitted_executor(settings, model, variant.make_attention, CudaMemory(), graphs)
 
 
 if __name__ == "__main__":

@@ -9,19 +9,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from services.engine.executor.kv_pool import KvPool
-from services.engine.executor.torch_executor import MakeAttention
 from services.engine.loading.random_weights import random_weights
 from services.engine.models.config import ModelConfig
 from services.engine.models.decoder import Decoder
 from services.engine.models.weights import load_model
-from tests.engine.executor.plans import Sequence, step_logits
+from tests.engine.executor.plans import Sequence
 from tests.engine.models.reference import FAMILIES, Oracle
 from tests.gpu.rows import Row
+from tests.gpu.variants import TORCH, Stepper, Variant
 
 PAGE_SIZE = 16
 NUM_PAGES = 64
-NUM_STEPS = 3  # after the prompts'
+NUM_STEPS = 5  # after the prompts'
+NUM_CHUNKS = 3  # of the third one's prompt, in as many of these steps
 # Heads of sizes for which flashinfer has kernels; groups with and without tensor cores; a window; caps.
 MODELS: dict[str, dict[str, Any]] = {
     "llama, 9 heads, 3 KV heads": FAMILIES["llama, 9 heads, 3 KV heads"],
@@ -32,23 +32,23 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 
 
-def rows(
-    backends: Mapping[str, MakeAttention], device: str, models: Mapping[str, dict[str, Any]] = MODELS
-) -> Iterator[Row]:
-    """float32 by the reference must give transformers' tokens; in bfloat16 a backend may be off by what the reference
+def rows(variants: Mapping[str, Variant], device: str, models: Mapping[str, dict[str, Any]] = MODELS) -> Iterator[Row]:
+    """float32 by the reference must give transformers' tokens; in bfloat16 a variant may be off by what the reference
     is, and half as much again."""
     for name, config in models.items():
         expected = _expected(Oracle.of(config))
-        found = _found(_model(config, torch.float32, device), backends["torch"])
+        found = _found(_model(config, torch.float32, device), TORCH)
         equal = bool((found.argmax(-1) == expected.argmax(-1)).all())
         off = f"logits off by {_off(found, expected):.1e}"
         yield Row(f"{name}: float32, tokens as transformers", off, passed=equal and _off(found, expected) < 1e-3)
         model = _model(config, torch.bfloat16, device)
-        offs = {backend: _off(_found(model, make), expected) for backend, make in backends.items()}
-        for backend, off_by in offs.items():
-            beside = "" if backend == "torch" else f"torch: {offs['torch']:.1e}"
-            limit = 0.1 if backend == "torch" else 1.5 * offs["torch"] + 1e-3
-            yield Row(f"{name}: bfloat16, {backend}", f"logits off by {off_by:.1e}", beside, off_by < limit)
+        reference = _off(_found(model, TORCH), expected)
+        yield Row(f"{name}: bfloat16, torch", f"logits off by {reference:.1e}", passed=reference < 0.1)
+        for variant_name, variant in variants.items():
+            if variant != TORCH:
+                off = _off(_found(model, variant), expected)
+                beside, passed = f"torch: {reference:.1e}", off < 1.5 * reference + 1e-3
+                yield Row(f"{name}: bfloat16, {variant_name}", f"logits off by {off:.1e}", beside, passed)
 
 
 def _model(config: dict[str, Any], dtype: torch.dtype, device: str) -> Decoder:
@@ -67,7 +67,7 @@ def _sequences() -> list[Sequence]:
     return [
         Sequence(0, prefix + tokens(51), pages[:8], output=tokens(NUM_STEPS)),
         Sequence(1, prefix + tokens(9), pages[:2] + pages[8:14], computed=len(prefix), output=tokens(NUM_STEPS)),
-        Sequence(2, tokens(NUM_STEPS * 33), pages[14:24]),
+        Sequence(2, tokens(NUM_CHUNKS * 33), pages[14:24]),
     ]
 
 
@@ -76,10 +76,9 @@ def _expected(oracle: Oracle) -> Tensor:
     return torch.cat([oracle.logits(s.prompt + s.output)[len(s.prompt) - 1 :] for s in _sequences()])
 
 
-def _found(model: Decoder, make: MakeAttention) -> Tensor:
-    """Likewise: two prompts in one step, then their decodes beside the chunks of a third."""
-    pool = KvPool(model.config, NUM_PAGES, PAGE_SIZE, model.dtype, model.device)
-    attention = make(pool, model.config)
+def _found(model: Decoder, variant: Variant) -> Tensor:
+    """Likewise: two prompts in one step, their decodes beside the chunks of a third, and steps of decodes alone."""
+    stepper = Stepper(model, variant, NUM_PAGES, PAGE_SIZE, largest=3)
     sequences = _sequences()
     *decoding, late = sequences
     outputs = [s.output for s in sequences]
@@ -88,11 +87,11 @@ def _found(model: Decoder, make: MakeAttention) -> Tensor:
         for sequence, output in zip(sequences, outputs, strict=True):
             sequence.output = output[:number]
         plans = [sequence.plan() for sequence in decoding]
-        if number > 0:
-            plans.insert(0, late.plan(33))
+        if 0 < number <= NUM_CHUNKS:
+            plans.insert(0, late.plan(len(late.prompt) // NUM_CHUNKS))
         for plan in plans:
             sequences[plan.sequence_id].computed += len(plan.token_ids)
-        for sequence_id, row in step_logits(model, pool, *plans, attention=attention).items():
+        for sequence_id, row in stepper.logits(plans).items():
             logits[sequence_id].append(row.float().cpu())
     return torch.stack([row for of_one in logits for row in of_one])
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from services.engine.executor.kv_pool import kv_bytes_per_page
-from services.engine.executor.torch_executor import MakeAttention, TorchExecutor
+from services.engine.executor.torch_executor import TorchExecutor
 from services.engine.loading.random_weights import random_weights
 from services.engine.models.config import ModelConfig
 from services.engine.models.decoder import Decoder
@@ -23,6 +23,7 @@ from services.engine.scheduler.scheduler import Scheduler
 from services.engine.scheduler.sequence import Sequence
 from tests.bench.models import QWEN3
 from tests.gpu.rows import Row
+from tests.gpu.variants import Variant
 
 PAGE_SIZE = 16
 
@@ -48,28 +49,27 @@ class Sizes:
 # 256 sequences of 100 to 1024 tokens in and out: mini-sglang's offline benchmark.
 FULL = Sizes(QWEN3, 1 << 30, 8192, (1, 32, 128, 256), 1024, 4096, 20, 256, 100, 1024, 256, 8192)
 
-MakeExecutor = Callable[[Decoder, MakeAttention], TorchExecutor]  # with a KV pool that suits the workload
+MakeExecutor = Callable[[Decoder, Variant], TorchExecutor]  # with a KV pool that suits the workload
 
 
-def rows(
-    backends: Mapping[str, MakeAttention], device: str, sizes: Sizes, make_executor: MakeExecutor
-) -> Iterator[Row]:
+def rows(variants: Mapping[str, Variant], device: str, sizes: Sizes, make_executor: MakeExecutor) -> Iterator[Row]:
     bandwidth, flops = _bandwidth(device, sizes), _flops(device, sizes)
     yield Row("bandwidth, copying", f"{bandwidth / 1e9:.0f} GB/s")
     yield Row("matrix products, bfloat16", f"{flops / 1e12:.1f} TFLOP/s")
     config = ModelConfig.from_hf(sizes.model)
     model = load_model(config, random_weights(config, seed=0), torch.bfloat16, device)
-    for backend, make in backends.items():
+    for name, variant in variants.items():
         for batch in sizes.batches:
-            seconds = _decode_seconds(model, make, batch, sizes)
+            seconds = _decode_seconds(model, variant, batch, sizes)
             part = _decode_bytes(config, batch, sizes.context) / seconds / bandwidth
-            what = f"{backend}: decode of {batch} after {sizes.context} tokens"
+            what = f"{name}: decode of {batch} after {sizes.context} tokens"
             yield Row(what, f"{seconds * 1e3:.2f} ms", f"{part:.0%} of the bandwidth")
-        seconds = _prefill_seconds(model, make, sizes)
-        part = _prefill_flops(config, sizes.prefill) / seconds / flops
-        yield Row(f"{backend}: prefill of {sizes.prefill}", f"{seconds * 1e3:.1f} ms", f"{part:.0%} of the products")
-        executor = make_executor(model, make)
-        yield workload(backend, executor, sizes)
+        if variant.make_recorder is None:  # prefills are never recorded
+            seconds = _prefill_seconds(model, variant, sizes)
+            part = _prefill_flops(config, sizes.prefill) / seconds / flops
+            yield Row(f"{name}: prefill of {sizes.prefill}", f"{seconds * 1e3:.1f} ms", f"{part:.0%} of the products")
+        executor = make_executor(model, variant)
+        yield workload(name, executor, sizes)
         executor.close()
 
 
@@ -124,9 +124,9 @@ def _flops(device: str, sizes: Sizes) -> float:
     return 2 * sizes.matrix**3 / _seconds(lambda: a @ a, device, sizes.repeats)
 
 
-def _decode_seconds(model: Decoder, make: MakeAttention, batch: int, sizes: Sizes) -> float:
+def _decode_seconds(model: Decoder, variant: Variant, batch: int, sizes: Sizes) -> float:
     pages = sizes.context // PAGE_SIZE + 1
-    executor = TorchExecutor(model, batch * pages, PAGE_SIZE, make_attention=make)
+    executor = variant.executor(model, batch * pages, PAGE_SIZE, largest=batch)
     job = SamplingJob(SamplingParams(temperature=0.6), [0], [])
     sequences = [
         SequencePlan(i, [i], sizes.context, list(range(i * pages, (i + 1) * pages)), [job]) for i in range(batch)
@@ -134,9 +134,9 @@ def _decode_seconds(model: Decoder, make: MakeAttention, batch: int, sizes: Size
     return _timed(executor, sequences, model, sizes)
 
 
-def _prefill_seconds(model: Decoder, make: MakeAttention, sizes: Sizes) -> float:
+def _prefill_seconds(model: Decoder, variant: Variant, sizes: Sizes) -> float:
     pages = -(-sizes.prefill // PAGE_SIZE)
-    executor = TorchExecutor(model, pages, PAGE_SIZE, make_attention=make)
+    executor = variant.executor(model, pages, PAGE_SIZE, largest=1)
     job = SamplingJob(SamplingParams(temperature=0.6), [0], [])
     return _timed(executor, [SequencePlan(0, [1] * sizes.prefill, 0, list(range(pages)), [job])], model, sizes)
 

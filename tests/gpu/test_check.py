@@ -9,15 +9,18 @@ import torch
 
 from services.engine.executor.attention import TorchAttention
 from services.engine.executor.flashinfer_attention import FlashInferAttention
-from services.engine.executor.torch_executor import MakeAttention, TorchExecutor
 from tests.engine.executor.flashinfer_on_cpu import FlashInferOnCpu
+from tests.engine.executor.recorder_on_cpu import RecorderOnCpu
 from tests.engine.models.reference import FAMILIES
 from tests.gpu import check, correctness, speed
 from tests.gpu.rows import Row, table
+from tests.gpu.variants import TORCH, Variant
 
-BACKENDS: dict[str, MakeAttention] = {
-    "torch": TorchAttention,
-    "flashinfer": partial(FlashInferAttention, library=FlashInferOnCpu(), workspace_bytes=64),
+FLASHINFER = partial(FlashInferAttention, library=FlashInferOnCpu(), workspace_bytes=64)
+VARIANTS = {
+    "torch": TORCH,
+    "flashinfer": Variant(FLASHINFER),
+    "flashinfer, graphs": Variant(FLASHINFER, RecorderOnCpu),
 }
 SMALL = speed.Sizes(FAMILIES["llama"], 1 << 16, 64, (1, 3), 20, 40, 1, 6, 2, 9, 4, 16)
 
@@ -28,10 +31,10 @@ def test_without_a_gpu_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no GPU, nothing was checked: " in capsys.readouterr().out
 
 
-def test_both_backends_are_correct() -> None:
+def test_all_variants_are_correct() -> None:
     models = {name: correctness.MODELS[name] for name in ("qwen3, 8 heads, 2 KV heads", "gemma2")}
-    rows = list(correctness.rows(BACKENDS, "cpu", models))
-    assert len(rows) == 3 * len(models)
+    rows = list(correctness.rows(VARIANTS, "cpu", models))
+    assert len(rows) == 4 * len(models)
     assert [row for row in rows if not row.passed] == []
 
 
@@ -44,15 +47,15 @@ def test_a_backend_that_is_wrong_fails() -> None:
             self._windows = [None for _ in self._windows]
 
     name = "mistral, window"
-    rows = correctness.rows({"torch": TorchAttention, "blind": Blind}, "cpu", {name: correctness.MODELS[name]})
+    rows = correctness.rows({"torch": TORCH, "blind": Variant(Blind)}, "cpu", {name: correctness.MODELS[name]})
     assert [row.what for row in rows if not row.passed] == [f"{name}: bfloat16, blind"]
 
 
 def test_steps_and_the_workload_are_measured() -> None:
-    rows = list(speed.rows(BACKENDS, "cpu", SMALL, lambda model, make: TorchExecutor(model, 12, 4, 24, make)))
-    assert len(rows) == 2 + 2 * (2 + 1 + 1)
+    rows = list(speed.rows(VARIANTS, "cpu", SMALL, lambda model, variant: variant.executor(model, 12, 4, 4)))
+    assert len(rows) == 2 + 3 * (2 + 1) + 2
     loads = [row for row in rows if row.passed is not None]
-    assert [row.what for row in loads] == [f"{name}: 6 requests of 2 to 9 tokens in and out" for name in BACKENDS]
+    assert [row.what for row in loads] == [f"{name}: 6 requests of 2 to 9 tokens in and out" for name in VARIANTS]
     assert all(row.passed for row in loads)
 
 

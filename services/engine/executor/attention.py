@@ -18,6 +18,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from services.engine.executor.batch import StepBatch
 from services.engine.executor.kv_pool import KvPool
+from services.engine.executor.uploads import upload
 from services.engine.models.config import ModelConfig
 from services.engine.models.decoder import Attend
 from services.engine.plan import SequencePlan
@@ -25,11 +26,30 @@ from services.engine.plan import SequencePlan
 _SHORT = 16  # pages; decodes up to this length are one group, longer ones are grouped by powers of two
 
 
+class FixedDecodes(Protocol):
+    """Attention of a fixed number of decodes, over tensors that stay where they are: it can be recorded as a graph."""
+
+    def fill(self, batch: StepBatch) -> None:
+        """Takes over where the keys and values of a step's decodes are. There are exactly as many as it is made for."""
+        ...
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """An `Attend` that reads the tensors that `fill` set, and nothing else that changes from step to step."""
+        ...
+
+
 class AttentionBackend(Protocol):
     """Owns nothing but scratch space: keys and values are in the KV pool that it was made with."""
 
     def prepare(self, batch: StepBatch) -> Attend:
         """What the decoder shall call in each layer of this step. It is valid until the next `prepare`."""
+        ...
+
+    def fixed_decodes(self, sizes: Sequence[int], pages_per_sequence: int) -> Sequence[FixedDecodes]:
+        """One for each of `sizes`, decodes. Only one of them is in use at a time: they may share tensors.
+
+        pages_per_sequence: of the longest sequence.
+        """
         ...
 
 
@@ -49,6 +69,10 @@ class TorchAttention:
         masks = {window: [part.mask(window, self._pool.dtype) for part in parts] for window in set(self._windows)}
         layer_masks = [masks[window] for window in self._windows]
         return _TorchStep(self._pool, self._scores, batch.slots, parts, layer_masks).attend
+
+    def fixed_decodes(self, sizes: Sequence[int], pages_per_sequence: int) -> Sequence[FixedDecodes]:
+        """Each decode reads as many pages as the longest sequence has: right, and slow."""
+        return [_TorchFixedDecodes.of(self._pool, self._scores, self._windows, n, pages_per_sequence) for n in sizes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +171,35 @@ class _TorchStep:
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
+@dataclass(frozen=True, slots=True)
+class _TorchFixedDecodes:
+    pool: KvPool
+    scores: _Scores
+    windows: Sequence[int | None]  # of each layer
+    slots: Tensor
+    group: _DecodeGroup
+
+    @classmethod
+    def of(
+        cls, pool: KvPool, scores: _Scores, windows: Sequence[int | None], size: int, pages_per_sequence: int
+    ) -> _TorchFixedDecodes:
+        positions = torch.zeros(size, dtype=torch.int64, device=pool.device)
+        pages = torch.zeros(size * pages_per_sequence, dtype=torch.int64, device=pool.device)
+        group = _DecodeGroup(slice(0, size), positions, pages, pages_per_sequence * pool.page_size)
+        return cls(pool, scores, windows, torch.zeros_like(positions), group)
+
+    def fill(self, batch: StepBatch) -> None:
+        group, longest = self.group, self.group.length // self.pool.page_size
+        group.positions.copy_(batch.positions)
+        group.pages.copy_(_padded_tables(batch.decodes, longest, self.pool.device))
+        self.slots.copy_(batch.slots)
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        self.pool.write(layer, self.slots, k, v)
+        mask = self.group.mask(self.windows[layer], self.pool.dtype)
+        return self.group.attend(self.pool, layer, self.scores, q, mask)
+
+
 def _decode_groups(batch: StepBatch, pool: KvPool) -> Iterable[_DecodeGroup]:
     """Groups decodes (shortest first) so that padding at most doubles what is read of long sequences."""
     first = 0
@@ -159,13 +212,14 @@ def _decode_groups(batch: StepBatch, pool: KvPool) -> Iterable[_DecodeGroup]:
 
 def _decode_group(group: Sequence[SequencePlan], rows: slice, positions: Tensor, pool: KvPool) -> _DecodeGroup:
     longest = max(s.start for s in group) // pool.page_size + 1
-    pages = [[*s.page_table[:longest], *[0] * (longest - len(s.page_table))] for s in group]
-    return _DecodeGroup(
-        rows=rows,
-        positions=positions,
-        pages=torch.tensor(pages, dtype=torch.int64, device=positions.device).flatten(),
-        length=longest * pool.page_size,
-    )
+    pages = _padded_tables(group, longest, positions.device)
+    return _DecodeGroup(rows, positions, pages, length=longest * pool.page_size)
+
+
+def _padded_tables(decodes: Sequence[SequencePlan], longest: int, device: torch.device) -> Tensor:
+    """Page tables one after another, each cut or padded with page 0 to `longest` pages. [decodes * longest], int64"""
+    pages = [[*s.page_table[:longest], *[0] * (longest - len(s.page_table))] for s in decodes]
+    return upload(pages, torch.int64, device).flatten()
 
 
 def _prefill_chunks(batch: StepBatch, pool: KvPool) -> Iterable[_PrefillChunk]:
@@ -178,7 +232,7 @@ def _prefill_chunks(batch: StepBatch, pool: KvPool) -> Iterable[_PrefillChunk]:
         yield _PrefillChunk(
             rows=rows,
             positions=positions,
-            pages=torch.tensor(pages, dtype=torch.int64, device=positions.device),
+            pages=upload(pages, torch.int64, positions.device),
             end=end,
         )
         first = rows.stop

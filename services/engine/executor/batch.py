@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from services.engine.executor.uploads import upload
 from services.engine.plan import SamplingJob, ScoringJob, SequencePlan
 
 
@@ -61,7 +62,7 @@ class StepBatch:
             jobs += sequence.sampling
 
         def on_device(values: list[int]) -> Tensor:
-            return torch.tensor(values, dtype=torch.int64, device=device)
+            return upload(values, torch.int64, device)
 
         return cls(
             decodes=decodes,

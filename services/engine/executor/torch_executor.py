@@ -6,7 +6,7 @@ row's place in the batch besides its seed, and a seeded sequence must not depend
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from torch import Tensor
 from services.engine.executor.attention import AttentionBackend, TorchAttention
 from services.engine.executor.base import ExecutorInfo
 from services.engine.executor.batch import StepBatch
+from services.engine.executor.decode_graphs import DecodeGraphs, GraphOptions
 from services.engine.executor.errors import naming_sequences
 from services.engine.executor.kv_pool import DEFAULT_PAGE_SIZE, KvPool
 from services.engine.executor.logprobs import require_finite, score_sampled, scoring_slices
@@ -22,7 +23,7 @@ from services.engine.executor.states import states_by_sequence
 from services.engine.executor.torch_logprobs import token_logprobs
 from services.engine.models.config import ModelConfig
 from services.engine.models.decoder import Decoder
-from services.engine.plan import ScoringJob, StepPlan, StepResult, TokenLogprobs
+from services.engine.plan import ScoringJob, SequencePlan, StepPlan, StepResult, TokenLogprobs
 
 MakeAttention = Callable[[KvPool, ModelConfig], AttentionBackend]
 
@@ -36,9 +37,12 @@ class TorchExecutor:
         num_pages: int,
         page_size: int = DEFAULT_PAGE_SIZE,
         max_model_len: int | None = None,
+        *,
         make_attention: MakeAttention = TorchAttention,
+        graphs: GraphOptions | None = None,
     ) -> None:
-        """Takes `kv_bytes_per_page(model.config, model.dtype, page_size)` times `num_pages` of memory for the KV pool.
+        """Takes `kv_bytes_per_page(model.config, model.dtype, page_size)` times `num_pages` of memory for the KV pool,
+        and one page more where steps are to run as recorded `graphs`.
 
         `max_model_len` (tokens) only lowers what the model's config and the pool allow.
         """
@@ -48,8 +52,18 @@ class TorchExecutor:
             limits.append(max_model_len)
         self.info = ExecutorInfo(num_pages, page_size, config.vocab_size, max_model_len=min(limits))
         self._model = model
-        self._pool = KvPool(config, num_pages, page_size, model.dtype, model.device)
+        self._pool = KvPool(config, num_pages + (graphs is not None), page_size, model.dtype, model.device)
         self._attention = make_attention(self._pool, config)
+        self._graphs = None
+        if graphs is not None:
+            self._graphs = DecodeGraphs(
+                model,
+                self._pool,
+                self._attention,
+                graphs,
+                pages_per_sequence=-(-self.info.max_model_len // page_size),
+                scratch_page=num_pages,
+            )
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Runs one step. Raises BrokenSequencesError for logits or states that are not finite; the KV pool is then
@@ -65,12 +79,10 @@ class TorchExecutor:
 
     def close(self) -> None:
         """Drops weights and KV pool."""
-        del self._model, self._pool, self._attention
+        del self._model, self._pool, self._attention, self._graphs
 
     def _run(self, plan: StepPlan) -> StepResult:
-        batch = StepBatch.build(plan.sequences, self.info.page_size, self._model.device)
-        attend = self._attention.prepare(batch)
-        hidden_states = self._model.hidden_states(batch.token_ids, batch.positions, attend)
+        batch, hidden_states = self._compute(plan.sequences)
         result = self._sample(plan, batch, hidden_states)
         for sequence_id, first_row, job in batch.scorings:
             result.prompt_logprobs[sequence_id] = self._score_prompt(sequence_id, hidden_states[first_row:], job)
@@ -78,6 +90,17 @@ class TorchExecutor:
             states = self._model.norm(hidden_states[batch.state_rows]).float().cpu().numpy()
             result.states = states_by_sequence(states, batch.num_states)
         return result
+
+    def _compute(self, sequences: Sequence[SequencePlan]) -> tuple[StepBatch, Tensor]:
+        """The batch, which is padded where a graph computes it, and the hidden states of its tokens."""
+        graph = self._graphs.holding(sequences) if self._graphs is not None else None
+        if graph is not None:
+            sequences = graph.padded(sequences)
+        batch = StepBatch.build(sequences, self.info.page_size, self._model.device)
+        if graph is not None:
+            return batch, graph.hidden_states(batch)
+        attend = self._attention.prepare(batch)
+        return batch, self._model.hidden_states(batch.token_ids, batch.positions, attend)
 
     def _sample(self, plan: StepPlan, batch: StepBatch, hidden_states: Tensor) -> StepResult:
         if not batch.jobs:

@@ -6,6 +6,8 @@ It reads nothing but what its documentation says that the kernels read: the page
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -74,9 +76,25 @@ class _Paged:
 
 
 class BatchDecodeWithPagedKVCacheWrapper(_Paged):
-    def __init__(self, float_workspace_buffer: Tensor, kv_layout: str = "NHD", *, use_tensor_cores: bool) -> None:
+    def __init__(  # noqa: PLR0917 – its own signature
+        self,
+        float_workspace_buffer: Tensor,
+        kv_layout: str = "NHD",
+        use_cuda_graph: bool = False,
+        use_tensor_cores: bool = False,
+        paged_kv_indptr_buffer: Tensor | None = None,
+        paged_kv_indices_buffer: Tensor | None = None,
+        paged_kv_last_page_len_buffer: Tensor | None = None,
+    ) -> None:
         super().__init__(float_workspace_buffer, kv_layout)
         self.use_tensor_cores = use_tensor_cores
+        self._buffers: tuple[Tensor, Tensor, Tensor] | None = None
+        if use_cuda_graph:
+            assert paged_kv_indptr_buffer is not None
+            assert paged_kv_indices_buffer is not None
+            assert paged_kv_last_page_len_buffer is not None
+            assert len(paged_kv_indptr_buffer) == len(paged_kv_last_page_len_buffer) + 1
+            self._buffers = paged_kv_indptr_buffer, paged_kv_indices_buffer, paged_kv_last_page_len_buffer
 
     def plan(  # noqa: PLR0917 – its own signature
         self,
@@ -96,6 +114,10 @@ class BatchDecodeWithPagedKVCacheWrapper(_Paged):
     ) -> None:
         assert self.use_tensor_cores or num_qo_heads // num_kv_heads in (1, 2, 3, 4, 6, 8)
         assert kv_data_type == q_data_type
+        if self._buffers is not None:
+            assert len(last_page_len) == len(self._buffers[2]), "the batch size should be fixed in cudagraph mode"
+            for buffer, values in zip(self._buffers, (indptr, indices, last_page_len), strict=True):
+                buffer[: len(values)].copy_(values)
         self._keep(
             queries=torch.arange(len(indptr), dtype=torch.int32),
             pages=(indptr, indices, last_page_len),
@@ -107,7 +129,32 @@ class BatchDecodeWithPagedKVCacheWrapper(_Paged):
         )
 
     def run(self, q: Tensor, paged_kv_cache: tuple[Tensor, Tensor]) -> Tensor:
-        return self._attend(q, paged_kv_cache)
+        return self._attend(q, paged_kv_cache) if self._buffers is None else self._attend_fixed(q, paged_kv_cache)
+
+    def _attend_fixed(self, q: Tensor, paged_kv_cache: tuple[Tensor, Tensor]) -> Tensor:
+        """From the buffers alone, in operations whose shapes do not depend on what is in them."""
+        assert self._buffers is not None
+        indptr, indices, last_page_len = (buffer.long() for buffer in self._buffers)
+        num_heads, num_kv_heads, head_dim, page_size = self._sizes
+        assert q.shape == (len(last_page_len), num_heads, head_dim)
+        assert q.is_contiguous()
+        assert q.dtype == self._dtype
+        longest = len(indices) // len(last_page_len)
+        places = (indptr[:-1, None] + torch.arange(longest)).clamp(max=len(indices) - 1)
+        ends = (indptr.diff() - 1) * page_size + last_page_len
+        tokens = torch.arange(longest * page_size)
+        hidden = tokens >= ends[:, None]
+        if self._window_left >= 0:
+            hidden |= tokens < ends[:, None] - 1 - self._window_left
+        keys, values = (
+            cache[indices[places]].flatten(1, 2).repeat_interleave(num_heads // num_kv_heads, 2)
+            for cache in paged_kv_cache
+        )
+        scores = torch.einsum("bhd,bkhd->bhk", q, keys) * self._scale
+        if self._cap > 0:
+            scores = torch.tanh(scores / self._cap) * self._cap
+        weights = scores.masked_fill(hidden[:, None], -torch.inf).softmax(-1)
+        return torch.einsum("bhk,bkhd->bhd", weights, values)
 
 
 class BatchPrefillWithPagedKVCacheWrapper(_Paged):
@@ -152,9 +199,9 @@ class FlashInferOnCpu:
         self.made: list[BatchDecodeWithPagedKVCacheWrapper | BatchPrefillWithPagedKVCacheWrapper] = []
 
     def BatchDecodeWithPagedKVCacheWrapper(
-        self, workspace: Tensor, layout: str, *, use_tensor_cores: bool
+        self, workspace: Tensor, layout: str, **options: Any
     ) -> BatchDecodeWithPagedKVCacheWrapper:
-        wrapper = BatchDecodeWithPagedKVCacheWrapper(workspace, layout, use_tensor_cores=use_tensor_cores)
+        wrapper = BatchDecodeWithPagedKVCacheWrapper(workspace, layout, **options)
         self.made.append(wrapper)
         return wrapper
 

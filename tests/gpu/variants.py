@@ -1,0 +1,68 @@
+"""The ways of running steps that are compared with one another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from services.engine.executor.attention import TorchAttention
+from services.engine.executor.batch import StepBatch
+from services.engine.executor.decode_graphs import DecodeGraphs, GraphOptions, Recorder, graph_sizes
+from services.engine.executor.kv_pool import KvPool
+from services.engine.executor.torch_executor import MakeAttention, TorchExecutor
+from services.engine.models.decoder import Decoder
+from services.engine.plan import SequencePlan
+
+
+@dataclass(frozen=True)
+class Variant:
+    """`make_recorder`: for graphs, if decodes are to be recorded."""
+
+    make_attention: MakeAttention
+    make_recorder: Callable[[], Recorder] | None = None
+
+    def graphs(self, largest: int) -> GraphOptions | None:
+        """For steps of up to `largest` decodes."""
+        return None if self.make_recorder is None else GraphOptions(self.make_recorder, graph_sizes(largest))
+
+    def executor(self, model: Decoder, num_pages: int, page_size: int, largest: int) -> TorchExecutor:
+        return TorchExecutor(
+            model, num_pages, page_size, make_attention=self.make_attention, graphs=self.graphs(largest)
+        )
+
+
+TORCH = Variant(TorchAttention)
+
+
+class Stepper:
+    """Steps of a variant as far as their logits."""
+
+    def __init__(self, model: Decoder, variant: Variant, num_pages: int, page_size: int, largest: int) -> None:
+        self._model = model
+        self._pool = KvPool(model.config, num_pages + 1, page_size, model.dtype, model.device)
+        self._attention = variant.make_attention(self._pool, model.config)
+        options = variant.graphs(largest)
+        self._graphs = (
+            None
+            if options is None
+            else DecodeGraphs(
+                model, self._pool, self._attention, options, pages_per_sequence=num_pages, scratch_page=num_pages
+            )
+        )
+
+    def logits(self, plans: Sequence[SequencePlan]) -> dict[int, Tensor]:
+        """Of every sequence that samples, by id."""
+        graph = self._graphs.holding(plans) if self._graphs is not None else None
+        with torch.inference_mode():
+            batch = StepBatch.build(
+                plans if graph is None else graph.padded(plans), self._pool.page_size, self._model.device
+            )
+            if graph is not None:
+                states = graph.hidden_states(batch)
+            else:
+                attend = self._attention.prepare(batch)
+                states = self._model.hidden_states(batch.token_ids, batch.positions, attend)
+            return dict(zip(batch.sampled_ids, self._model.logits(states[batch.sampled_rows]), strict=True))
