@@ -41,7 +41,8 @@ extras = $(addprefix --extra=,$(1))
 
 .DEFAULT_GOAL := help
 .PHONY: help serve chat test test-all test-clients test-containers sanitize test-sanitize check format protos native \
-	env-example lock bench bench-peers bench-step bench-pipe bench-grammar bench-ranks clean serve-env dev-env clients-env
+	env-example lock bench bench-peers bench-step bench-pipe bench-gaps bench-grammar bench-ranks clean serve-env dev-env \
+	clients-env
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
@@ -101,6 +102,9 @@ bench-step: dev-env ## the native step alone, beside what memory and cores allow
 
 bench-pipe: dev-env ## what the road costs per token, without a model (BENCH_FLAGS=…)
 	$(VENV_PYTHON) -m tests.bench.pipe $(BENCH_FLAGS)
+
+bench-gaps: dev-env ## how evenly a stream's tokens come while long prompts arrive (BENCH_FLAGS=…)
+	$(VENV_PYTHON) -m tests.bench.gaps $(if $(MODEL),--model='$(MODEL)') $(BENCH_FLAGS)
 
 bench-grammar: dev-env ## what structured output costs per token (BENCH_FLAGS=…)
 	$(VENV_PYTHON) -m tests.bench.grammar $(BENCH_FLAGS)

@@ -85,6 +85,12 @@ class EngineSettings(StationSettings):
     )
     max_num_seqs: int = Field(128, ge=1, description="Sequences that run at once.")
     max_batch_tokens: int = Field(512, ge=1, description="Tokens per step, decodes and prefill chunks together.")
+    max_mixed_prompt_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="Prompt tokens of a step in which streams decode, unless a queue of prompts waits: how long a "
+        "prompt that comes by itself stops running streams at a time. Default: a quarter of max-batch-tokens.",
+    )
     num_speculative_tokens: int = Field(
         0,
         ge=0,

@@ -44,7 +44,11 @@ def load_engine(
     files = read_model_files(source)
     publish(ServedModel(settings.served_model_name or source.served_name, files, created=int(time.time())))
     _check_max_model_len(settings, files)
-    config = SchedulerConfig(max_batch_tokens=settings.max_batch_tokens, max_num_seqs=settings.max_num_seqs)
+    config = SchedulerConfig(
+        max_batch_tokens=settings.max_batch_tokens,
+        max_num_seqs=settings.max_num_seqs,
+        max_mixed_prompt_tokens=settings.max_mixed_prompt_tokens or max(1, settings.max_batch_tokens // 4),
+    )
     if settings.tensor_parallel_size > 1:
         assert link is not None, "several ranks and no link to them"
         leading = _leading_executor(settings, source, files, log, link)

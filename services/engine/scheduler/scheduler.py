@@ -5,7 +5,9 @@ priority is thus worth a fixed head start, not a place for ever: whoever waits i
 arrive within that head start, so nobody starves, and the order of two sequences never changes, preempted or not.
 
 Step. Decodes come first, so that no prompt stops a running stream. What is left of the token budget goes to prefill
-chunks by rank, of sequences that run and of waiting ones, which are admitted as far as they fit.
+chunks by rank, of sequences that run and of waiting ones, which are admitted as far as they fit. A prompt that comes by
+itself takes only a part of it while streams decode, for a step lasts as long as its tokens; a queue of prompts takes
+all, as it is over soonest that way.
 
 Pages. They are taken as they are needed. When none is free and the prefix cache has none to evict, a sequence takes
 them from the last in rank that runs, but only from one behind itself and not yet in the plan; otherwise it sits the
@@ -27,6 +29,8 @@ from services.engine.scheduler.queue import RankedQueue
 from services.engine.scheduler.sequence import FinishReason, Sequence, SequenceState
 from services.engine.scheduler.speculator import Speculator
 from services.engine.scheduler.step import SequenceOutput, Step, StepOrderError
+
+_DECODES_PER_PROMPT = 4  # with more prompts than one for so many streams that decode, they are a queue
 
 
 class Scheduler:
@@ -118,7 +122,10 @@ class Scheduler:
             (decodes if sequence.num_left == 1 else prefills).append(sequence)
         for sequence in decodes:
             self._schedule(step, sequence)
+        held_back = self._held_back(step.budget, len(decodes), len(prefills) + len(self._waiting))
+        step.budget -= held_back
         self._schedule_prefills(step, prefills)
+        step.budget += held_back
         self._speculator.add_guesses(step, len(self._running))
         self._steps += 1
         self.counters.steps += 1
@@ -204,6 +211,13 @@ class Scheduler:
         self._cache.check_integrity(running + aborted, given_up)
         if not self._live and self._step is None:
             self.check_idle()
+
+    def _held_back(self, budget: int, num_decodes: int, num_prompts: int) -> int:
+        """Tokens of the budget that prompts leave alone, for the sake of streams that decode."""
+        limit = self._config.max_mixed_prompt_tokens
+        if limit is None or num_decodes == 0 or num_prompts > max(1, num_decodes // _DECODES_PER_PROMPT):
+            return 0
+        return max(0, budget - limit)
 
     def _schedule_prefills(self, step: Step, prefills: deque[Sequence]) -> None:
         """Spends the rest of the budget by rank on running prefills and on waiting sequences that can be admitted."""

@@ -9,7 +9,7 @@ from services.engine.executor.base import ExecutorInfo
 from services.engine.plan import StepResult
 from services.engine.scheduler.config import SchedulerConfig
 from services.engine.scheduler.scheduler import Scheduler
-from services.engine.scheduler.sequence import FinishReason
+from services.engine.scheduler.sequence import FinishReason, Sequence
 from services.engine.scheduler.step import StepOrderError
 from tests.engine.scheduler.harness import Harness, entry_of, prompt
 
@@ -62,6 +62,39 @@ def test_a_long_prompt_never_stops_running_streams() -> None:
     engine.run()
     for sequence in [*streams, long]:
         engine.assert_complete(sequence)
+
+
+def start_streams(engine: Harness, count: int) -> list[Sequence]:
+    streams = [engine.add(prompt(6, seed=i), max_tokens=60) for i in range(count)]
+    while any(not stream.output_ids for stream in streams):
+        engine.step()
+    return streams
+
+
+@pytest.mark.parametrize(("num_streams", "num_prompts", "together"), [
+    (1, 1, 8),  # a prompt by itself stops streams for a short chunk only
+    (8, 2, 8),
+    (1, 2, 31),  # a queue of them takes whole steps
+    (8, 3, 24),
+])  # fmt: skip
+def test_prompts_that_are_few_are_cut_shorter_beside_streams(num_streams: int, num_prompts: int, together: int) -> None:
+    engine = Harness(num_pages=256, max_batch_tokens=32, max_mixed_prompt_tokens=8)
+    streams = start_streams(engine, num_streams)
+    prompts = [engine.add(prompt(100, seed=50 + i), max_tokens=2) for i in range(num_prompts)]
+    plan = engine.plan()
+    assert plan is not None
+    assert plan.num_tokens == num_streams + together
+    engine.apply()
+    engine.run()
+    for sequence in streams + prompts:
+        engine.assert_complete(sequence)
+
+
+def test_a_prompt_beside_no_stream_takes_whole_steps() -> None:
+    engine = Harness(num_pages=256, max_batch_tokens=32, max_mixed_prompt_tokens=8)
+    sequence = engine.add(prompt(100), max_tokens=2)
+    assert [plan.num_tokens for plan in engine.run()][:4] == [32, 32, 32, 4]
+    engine.assert_complete(sequence)
 
 
 def test_decodes_come_before_the_chunks_of_higher_priorities() -> None:
