@@ -9,6 +9,7 @@ first time this takes an hour. Every run is kept in --results, and the tables ar
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 import time
@@ -18,16 +19,18 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from services.engine.models.config import ModelConfig
 from tests.bench.cpu_time import machine_seconds, tree_seconds
 from tests.bench.figures import Figures, RunFailed
-from tests.bench.models import NAMES
+from tests.bench.limits import Memory, decode_bytes
+from tests.bench.models import NAMES, SHAPES
 from tests.bench.peers.base import Peer, Server
 from tests.bench.peers.llama_cpp import LlamaCpp
 from tests.bench.peers.openvino import OpenVino
 from tests.bench.peers.postroad import Postroad
 from tests.bench.peers.vllm import Vllm
 from tests.bench.results import Run, RunLog, comparisons
-from tests.bench.scenarios import SCENARIOS, WIDTHS, Scenario, Width
+from tests.bench.scenarios import DECODE_RATE, SCENARIOS, WIDTHS, Scenario, Width
 from tests.bench.tables import table
 
 PEERS: dict[str, type[Peer]] = {peer.name: peer for peer in (Postroad, LlamaCpp, Vllm, OpenVino)}
@@ -52,6 +55,8 @@ class Round:
             for weight_format in peer.formats[width]
         ]
         self._model, self._width, self._log = model, width, log
+        self._config = ModelConfig.from_hf(SHAPES[model])
+        self._memory = Memory(len(os.sched_getaffinity(0)))
         self._contestants: list[Contestant] = []
 
     def __enter__(self) -> Round:
@@ -84,6 +89,7 @@ class Round:
 
     def _run(self, contestant: Contestant, scenario: Scenario, turn: int) -> Run:
         server = contestant.server
+        bandwidth = self._memory.bandwidth() if scenario.metric is DECODE_RATE else None
         start, machine = time.perf_counter(), machine_seconds()
         used, client = tree_seconds(server.pid), time.process_time()
         answers = server.run(scenario, seed=turn)
@@ -102,10 +108,14 @@ class Round:
             client_cores=round(client / wall, 3),
             foreign_cores=round(max(0.0, machine - used - client) / wall, 3),
             when=datetime.now(UTC).isoformat(timespec="seconds"),
+            bandwidth_share=round(value * self._bytes_per_token(scenario) / bandwidth, 3) if bandwidth else None,
         )
         print(f"# {run.contestant:14} {scenario.name:12} {value:9.1f} {scenario.metric.unit}"
               f"   {wall:5.1f} s, foreign {run.foreign_cores:.2f}", flush=True)  # fmt: skip
         return run
+
+    def _bytes_per_token(self, scenario: Scenario) -> float:
+        return decode_bytes(self._config, self._width, scenario.prompt_tokens + scenario.output_tokens // 2)
 
 
 def main() -> None:

@@ -48,6 +48,23 @@ QWEN3: dict[str, Any] = {
     "eos_token_id": 151645,
 }
 
+SMOLLM2: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 49152,
+    "hidden_size": 576,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 30,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "head_dim": 64,
+    "max_position_embeddings": 8192,
+    "rope_theta": 100000.0,
+    "tie_word_embeddings": True,
+}
+
+# What the speed of each of NAMES depends on, as Hugging Face configurations.
+SHAPES = {"SmolLM2-135M": SMOLLM2, "Qwen3-0.6B": QWEN3}
+
 
 def model_folder(parent: Path, name: str) -> Path:
     """The folder of one of NAMES under `parent`, written now unless it is there."""

@@ -31,6 +31,7 @@ class Run:
     client_cores: float
     foreign_cores: float
     when: str  # UTC, ISO 8601
+    bandwidth_share: float | None = None  # of a decode: bytes read per second ÷ the bandwidth measured just before it
 
     @property
     def contestant(self) -> str:
@@ -51,6 +52,7 @@ class Comparison:
     is_clean: bool  # every run was
     best_peer: str | None
     ratio: float | None  # ours to the best peer: the median over the turns that both have
+    bandwidth_share: float | None = None  # ours, where it was measured
 
     @property
     def goal(self) -> float:
@@ -75,6 +77,7 @@ def compare(scenario: Scenario, width: Width, runs: Iterable[Run]) -> Comparison
         medians=medians,
         is_clean=all(run.is_clean for run in every),
         best_peer=best,
+        bandwidth_share=None if ours is None else _bandwidth_share(clean[ours]),
         ratio=None if ours is None or best is None else _ratio(scenario, clean[ours], clean[best]),
     )
 
@@ -86,6 +89,11 @@ def _ratio(scenario: Scenario, ours: Sequence[Run], theirs: Sequence[Run]) -> fl
     if not pairs:
         pairs = [(statistics.median(r.value for r in ours), statistics.median(r.value for r in theirs))]
     return statistics.median(scenario.metric.ratio(a, b) for a, b in pairs)
+
+
+def _bandwidth_share(ours: Sequence[Run]) -> float | None:
+    shares = [run.bandwidth_share for run in ours if run.bandwidth_share is not None]
+    return statistics.median(shares) if shares else None
 
 
 def comparisons(runs: Sequence[Run], model: str, width: Width) -> list[Comparison]:

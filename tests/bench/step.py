@@ -11,12 +11,9 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +22,8 @@ import torch
 
 from services.engine.models.config import ModelConfig
 from services.engine.models.weights import weight_shapes
-from tests.bench.models import QWEN3
+from tests.bench.limits import Memory, Work, best_seconds, seconds_of
+from tests.bench.models import SHAPES
 from tests.engine.native.stepping import Arguments, model_fields, plan
 
 PAGE_SIZE = 16
@@ -35,23 +33,6 @@ BATCHES = (1, 8, 32)
 PEAK_GOAL = 0.85  # of a bf16 prefill, in parts of the measured bf16 matrix rate
 INT8_GOAL = 1.5  # of an int8 prefill, times the bf16 one
 QUANTIZATIONS = ("none", "int8", "int4")  # "none" is bf16; a head is never int4, as in serving
-
-_SHAPES: dict[str, dict[str, Any]] = {
-    "SmolLM2-135M": {
-        "architectures": ["LlamaForCausalLM"],
-        "vocab_size": 49152,
-        "hidden_size": 576,
-        "intermediate_size": 1536,
-        "num_hidden_layers": 30,
-        "num_attention_heads": 9,
-        "num_key_value_heads": 3,
-        "head_dim": 64,
-        "max_position_embeddings": 8192,
-        "rope_theta": 100000.0,
-        "tie_word_embeddings": True,
-    },
-    "Qwen3-0.6B": QWEN3,
-}
 
 
 @dataclass(frozen=True)
@@ -63,6 +44,9 @@ class Limits:
     def rate(self, quantization: str) -> float:
         return self.flops if quantization == "none" else self.int8_ops
 
+    def seconds(self, work: Work, weight_bytes: int, quantization: str) -> float:
+        return max((weight_bytes + work.kv_bytes) / self.bandwidth, work.flops / self.rate(quantization))
+
     @classmethod
     def best(cls, *measured: Limits) -> Limits:
         return cls(*(max(values) for values in zip(*map(astuple, measured), strict=True)))
@@ -72,57 +56,15 @@ class Machine:
     """Measures what memory and cores give at this moment."""
 
     def __init__(self, threads: int) -> None:
-        self._pool = ThreadPoolExecutor(threads)
-        self._parts = [np.ones(1 << 25, np.int64) for _ in range(threads)]  # 256 MiB each: beyond most caches
+        self._memory = Memory(threads)
         torch.set_num_threads(threads)
         self._matrices = [torch.randn(2048, 2048).bfloat16() for _ in range(2)]
         self._integers = [torch.randint(-128, 128, (2048, 2048), dtype=torch.int8) for _ in range(2)]
 
     def limits(self) -> Limits:
-        read = best_seconds(lambda: list(self._pool.map(np.max, self._parts)), repeats=5)
         product = best_seconds(lambda: torch.mm(*self._matrices), repeats=5)
         integers = best_seconds(lambda: torch._int_mm(*self._integers), repeats=5)
-        return Limits(sum(part.nbytes for part in self._parts) / read, 2 * 2048**3 / product, 2 * 2048**3 / integers)
-
-
-@dataclass(frozen=True)
-class Work:
-    """What a step must at least do."""
-
-    kv_bytes: int
-    flops: float
-
-    @classmethod
-    def of(cls, config: ModelConfig, tokens: int, context: int, sequences: int) -> Work:
-        """`tokens` tokens of each of `sequences` sequences, the last of which sees `context` tokens. Weights are left
-        out: how many bytes they take depends on their format.
-        """
-        q, kv, hidden = config.q_size, config.kv_size, config.hidden_size
-        layer = hidden * (2 * q + 2 * kv + 3 * config.intermediate_size)
-        head = config.vocab_size * hidden
-        seen = tokens * (2 * context - tokens + 1) / 2  # keys that the tokens see, all together
-        attention = 4 * q * seen * config.num_layers
-        return cls(
-            kv_bytes=2 * 2 * sequences * context * kv * config.num_layers,
-            flops=sequences * (2.0 * tokens * config.num_layers * layer + attention + 2.0 * head),
-        )
-
-    def seconds(self, limits: Limits, weight_bytes: int, quantization: str) -> float:
-        return max((weight_bytes + self.kv_bytes) / limits.bandwidth, self.flops / limits.rate(quantization))
-
-
-def best_seconds(call: Callable[[], object], repeats: int) -> float:
-    return min(_seconds(call, repeats))
-
-
-def _seconds(call: Callable[[], object], repeats: int) -> list[float]:
-    call()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return times
+        return Limits(self._memory.bandwidth(), 2 * 2048**3 / product, 2 * 2048**3 / integers)
 
 
 def random_model(config: ModelConfig, threads: int, quantization: str, isa: str) -> postroad_native.Model:
@@ -168,7 +110,7 @@ def print_prefill_goals(seconds: dict[str, float], work: Work, limits: Limits) -
 
 
 def measure(shape: str, machine: Machine, options: argparse.Namespace) -> None:
-    config = ModelConfig.from_hf(_SHAPES[shape])
+    config = ModelConfig.from_hf(SHAPES[shape])
     models = {name: random_model(config, options.threads, name, options.isa) for name in options.quantization}
     isa = next(iter(models.values())).isa
     print(f"\n{shape}, {isa}, {options.threads} threads")
@@ -186,7 +128,7 @@ def measure(shape: str, machine: Machine, options: argparse.Namespace) -> None:
         )
         limits = Limits.best(before, machine.limits())
         for (name, model), seconds in zip(models.items(), times, strict=True):
-            limit = work.seconds(limits, model.weight_bytes, name)
+            limit = limits.seconds(work, model.weight_bytes, name)
             print(
                 f"  {case:16} {name:5} {seconds * 1e3:8.2f} ms ({times[0] / seconds:4.2f}x)"
                 f"   limit {limit * 1e3:7.2f} ms ({limit / seconds:4.0%})"
@@ -199,13 +141,13 @@ def measure(shape: str, machine: Machine, options: argparse.Namespace) -> None:
 
 def interleaved_seconds(calls: list[Callable[[], object]], repeats: int) -> list[float]:
     """The median of each call's times, taken in turn: what disturbs the machine disturbs all of them."""
-    rounds = [[_seconds(call, 1)[0] for call in calls] for _ in range(repeats)]
+    rounds = [[seconds_of(call, 1)[0] for call in calls] for _ in range(repeats)]
     return [statistics.median(times) for times in zip(*rounds, strict=True)]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.step", description=__doc__)
-    parser.add_argument("--shape", choices=_SHAPES, action="append", help="default: all")
+    parser.add_argument("--shape", choices=SHAPES, action="append", help="default: all")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--quantization", choices=QUANTIZATIONS, action="append", help="default: all")
     parser.add_argument("--isa", choices=("auto", *postroad_native.supported_isas()), default="auto")
@@ -213,7 +155,7 @@ def main() -> None:
     options = parser.parse_args()
     options.quantization = options.quantization or QUANTIZATIONS
     machine = Machine(options.threads)
-    for shape in options.shape or _SHAPES:
+    for shape in options.shape or SHAPES:
         measure(shape, machine, options)
 
 

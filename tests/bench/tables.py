@@ -11,12 +11,12 @@ NOTHING = "–"
 
 
 def table(rows: Sequence[Comparison]) -> str:
-    """One line per scenario; the best peer of each is in bold."""
+    """One line per scenario; the best peer of each is in bold. Decodes say what part of the bandwidth they use."""
     names = sorted({name for row in rows for name in row.medians}, key=lambda name: (not name.startswith(OURS), name))
-    lines = [_line(["", *names, "ours ÷ best peer", "goal"]), _line(["---"] * (len(names) + 3))]
+    lines = [_line(["", *names, "ours ÷ best peer", "goal", "of the bandwidth"]), _line(["---"] * (len(names) + 4))]
     for row in rows:
         cells = [_value(row, name) for name in names]
-        lines.append(_line([_title(row.scenario), *cells, _ratio(row), f"{row.goal:g}"]))
+        lines.append(_line([_title(row.scenario), *cells, _ratio(row), f"{row.goal:g}", _share(row)]))
     return "\n".join(lines)
 
 
@@ -34,6 +34,10 @@ def _value(row: Comparison, name: str) -> str:
     value = row.medians[name]
     text = f"{value:.0f}" if value >= 200 else f"{value:.1f}"
     return f"**{text}**" if name == row.best_peer else text
+
+
+def _share(row: Comparison) -> str:
+    return NOTHING if row.bandwidth_share is None else f"{row.bandwidth_share:.0%}"
 
 
 def _ratio(row: Comparison) -> str:

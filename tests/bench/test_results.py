@@ -54,6 +54,16 @@ def test_without_common_turns_the_medians_are_compared() -> None:
     assert compare(DECODE, "bf16", _runs("Postroad", 100, 100) + later).ratio == pytest.approx(2)
 
 
+def test_the_share_of_the_bandwidth_is_that_of_our_runs() -> None:
+    ours = [
+        replace(run, bandwidth_share=share)
+        for run, share in zip(_runs("Postroad", 9, 9, 9), (0.9, 0.8, 0.7), strict=True)
+    ]
+    theirs = [replace(run, bandwidth_share=0.2) for run in _runs("A", 5)]
+    assert compare(DECODE, "bf16", ours + theirs).bandwidth_share == pytest.approx(0.8)
+    assert compare(DECODE, "bf16", _runs("Postroad", 9)).bandwidth_share is None
+
+
 def test_disturbed_runs_count_only_where_there_are_no_others() -> None:
     disturbed = _runs("Postroad", 10, foreign=0.5)
     row = compare(DECODE, "bf16", disturbed + _runs("Postroad", 100) + _runs("A", 50, foreign=0.5))
