@@ -1,6 +1,8 @@
 """The engine's loop: mail, plan, execute, apply, report. One thread runs it and owns all of the model's state.
 
 Other threads only leave notes in the mailbox, which is read between steps, and get one report per step.
+
+An executor that overlaps steps is given the next one, where it can be planned, before a step's result is awaited.
 """
 
 from __future__ import annotations
@@ -8,11 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from queue import Empty, SimpleQueue
 
-from services.engine.executor.base import Executor
+from services.engine.executor.base import Executor, OverlappingExecutor, WaitForResult
 from services.engine.executor.errors import BrokenSequencesError, ExecutorLost
 from services.engine.grammar.masks import MaskThread
+from services.engine.plan import StepPlan
 from services.engine.scheduler.counters import Counters
 from services.engine.scheduler.kv_cache import KvReadOut
 from services.engine.scheduler.scheduler import Scheduler
@@ -40,7 +44,7 @@ class EngineState:
 class StepReport:
     """What a step made, or which aborts took effect before it, or what its failure ended."""
 
-    number: int  # of the last step that was planned
+    number: int  # of the last step that was run
     state: EngineState
     num_tokens: int = 0  # computed by the step
     seconds: float = 0.0  # that the step took, planning included
@@ -66,6 +70,12 @@ class _Stop:
     """Ends the loop."""
 
 
+@dataclass(frozen=True, slots=True)
+class _LaunchedStep:
+    plan: StepPlan
+    wait: WaitForResult
+
+
 class EngineCore:
     """Drives a scheduler and an executor. `add`, `abort`, `start_over` and `stop` may be called from any thread."""
 
@@ -74,6 +84,8 @@ class EngineCore:
         self.info = executor.info
         self._scheduler = scheduler
         self._executor = executor
+        self._overlapping = executor if isinstance(executor, OverlappingExecutor) else None
+        self._ahead: _LaunchedStep | None = None  # the step after the one that was applied last
         self._restore_executor = restore
         self._masks = MaskThread()
         self._mailbox: SimpleQueue[Sequence | _Abort | _StartOver | _Stop] = SimpleQueue()
@@ -141,6 +153,7 @@ class EngineCore:
             return True
 
     def _restore(self, report: Report) -> None:
+        self._ahead = None
         failed = self._scheduler.reset()
         report(StepReport(number=self._step_number, state=self.state(), failed=failed))
         self._restore_executor()
@@ -149,29 +162,39 @@ class EngineCore:
         """Runs one step and reports it. False when there was nothing to run."""
         started = time.perf_counter()
         try:
-            plan = self._scheduler.plan()
-            if plan is None:
+            step = self._ahead or self._launch(self._scheduler.plan())
+            if step is None:
                 return False
-            self._step_number = plan.number
-            self._masks.start(plan)
-            outputs = self._scheduler.apply(plan, self._executor.execute(plan))
+            self._step_number = step.plan.number
+            self._ahead = self._launch(self._scheduler.plan_ahead()) if self._overlapping is not None else None
+            outputs = self._scheduler.apply(step.plan, step.wait())
         except Exception as error:  # it ends the sequences that run, and not the engine
             self._fail_all(error, report)
             return True
         self._failures = 0
         report(
             StepReport(
-                number=plan.number,
+                number=step.plan.number,
                 state=self.state(),
-                num_tokens=plan.num_tokens,
+                num_tokens=step.plan.num_tokens,
                 seconds=time.perf_counter() - started,
                 outputs=outputs,
             )
         )
         return True
 
+    def _launch(self, plan: StepPlan | None) -> _LaunchedStep | None:
+        """Without overlap the step runs when its result is awaited."""
+        if plan is None:
+            return None
+        self._masks.start(plan)
+        if self._overlapping is None:
+            return _LaunchedStep(plan, partial(self._executor.execute, plan))
+        return _LaunchedStep(plan, self._overlapping.launch(plan))
+
     def _fail_all(self, error: Exception, report: Report) -> None:
         """Starts over with nothing; gives up when that does not help."""
+        self._ahead = None
         failed = self._scheduler.reset()
         report(StepReport(number=self._step_number, state=self.state(), failed=failed, error=error))
         # A request's own fault says nothing of the next step, and a lost executor is restored before it.

@@ -16,6 +16,7 @@ from services.engine.executor.cuda_memory import CudaMemory, DeviceMemory
 from services.engine.executor.decode_graphs import GraphOptions, Recorder, graph_sizes
 from services.engine.executor.flashinfer_attention import FlashInfer, FlashInferAttention, not_covered
 from services.engine.executor.kv_pool import kv_bytes_per_page
+from services.engine.executor.overlapped_executor import OverlappedExecutor
 from services.engine.executor.profile_steps import ProfileSteps
 from services.engine.executor.torch_executor import MakeAttention, TorchExecutor
 from services.engine.loading.files import ModelFiles
@@ -34,7 +35,7 @@ Find = Callable[[], FlashInfer]
 
 def load_cuda_executor(
     settings: EngineSettings, source: ModelSource, files: ModelFiles, log: FilteringBoundLogger
-) -> TorchExecutor:
+) -> TorchExecutor | OverlappedExecutor:
     """Raises LoadingError, ModelError, and StartupError if not a single page fits or the attention does not run."""
     config = ModelConfig.from_hf(files.config, settings.max_model_len)
     auto: resources.Dtype = "bfloat16" if torch.cuda.is_bf16_supported() else "float32"
@@ -42,7 +43,8 @@ def load_cuda_executor(
     model = load_model(config, iter_weights(source, files.config), dtype, "cuda")
     make_attention = choose_attention(settings, model, log)
     graphs = choose_graphs(settings, make_attention, CudaRecorder, log)
-    return fitted_executor(settings, model, make_attention, CudaMemory(), graphs)
+    executor = fitted_executor(settings, model, make_attention, CudaMemory(), graphs)
+    return OverlappedExecutor(executor) if settings.overlap else executor
 
 
 def find_flashinfer() -> FlashInfer:

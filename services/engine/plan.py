@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from services.engine.grammar.form import OutputForm
 
+PENDING_TOKEN = -1  # in `SequencePlan.token_ids`: the token that the step before this one samples of the sequence
 States = npt.NDArray[np.float32]  # [rows, hidden_size], what the model's head takes: after the last norm
 TokenWords = npt.NDArray[np.int32]  # [ceil(vocab_size / 32)]; with bit i of word w the token 32 w + i is allowed
 
@@ -78,9 +79,9 @@ class TokenMask(Protocol):
 class SamplingJob:
     """All that is needed to choose the token that follows one token of a step, from its logits.
 
-    `prompt_ids` and `output_ids` are all ids before the chosen one; they may be the scheduler's own lists, to be read
-    while the step runs and not kept. The random number of a token depends on (`params.seed`, `len(output_ids)`) alone,
-    so that neither batch mates nor a recomputation change it.
+    `prompt_ids` and `output_ids` are all ids before the chosen one, but for a pending one; they may be the scheduler's
+    own lists, to be read while the step runs (before the next one is launched) and not kept. The random number of a
+    token depends on (`params.seed`, `place`) alone, so that neither batch mates nor a recomputation change it.
     """
 
     params: SamplingParams
@@ -88,6 +89,12 @@ class SamplingJob:
     output_ids: Sequence[int]
     forbidden_ids: frozenset[int] = frozenset()  # stop ids while fewer than min_tokens are out
     mask: TokenMask | None = None  # of the sequence's grammar
+    num_pending: int = 0  # tokens behind `output_ids` that the step before this one samples
+
+    @property
+    def place(self) -> int:
+        """The chosen token's index in the output."""
+        return len(self.output_ids) + self.num_pending
 
     @property
     def edits_logits(self) -> bool:
@@ -213,7 +220,11 @@ class StepResult:
     @classmethod
     def of_rows(cls, number: int, sequence_ids: Sequence[int], token_ids: Sequence[int]) -> Self:
         """From one token per row of logits; the rows of a sequence are in the order of its jobs."""
-        by_sequence: dict[int, list[int]] = {}
+        result = cls(number, {})
+        result.add_tokens(sequence_ids, token_ids)
+        return result
+
+    def add_tokens(self, sequence_ids: Sequence[int], token_ids: Sequence[int]) -> None:
+        """One token per row of logits; the rows of a sequence are in the order of its jobs."""
         for sequence_id, token_id in zip(sequence_ids, token_ids, strict=True):
-            by_sequence.setdefault(sequence_id, []).append(token_id)
-        return cls(number, by_sequence)
+            self.token_ids.setdefault(sequence_id, []).append(token_id)

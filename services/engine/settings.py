@@ -43,6 +43,10 @@ class EngineSettings(StationSettings):
         description="Decodes up to which a step on cuda is one recorded graph, with flashinfer; 0: none. Default: "
         "max-num-seqs, at most 256.",
     )
+    overlap: bool = Field(
+        True,
+        description="On cuda, plan and launch a step while the one before it runs; elsewhere steps never overlap.",
+    )
     gpu_memory_utilization: float = Field(
         0.9, gt=0, le=1, description="Share of a GPU's memory that weights, KV pool and steps take together."
     )

@@ -28,8 +28,6 @@ from tests.gpu import correctness, speed
 from tests.gpu.rows import Row, table
 from tests.gpu.variants import TORCH, Variant
 
-NOT_BUILT = (Row("overlap of steps on and off", "not built"),)
-
 
 def main() -> int:
     if reason := why_no_cuda():
@@ -41,6 +39,7 @@ def main() -> int:
         flashinfer = partial(FlashInferAttention, library=find_flashinfer())
         variants["flashinfer"] = Variant(flashinfer)
         variants["flashinfer, graphs"] = Variant(flashinfer, CudaRecorder)
+        variants["flashinfer, graphs, overlap"] = Variant(flashinfer, CudaRecorder, overlaps=True)
         missing: tuple[Row, ...] = ()
     except ImportError as error:
         missing = (Row("flashinfer", f"not installed ({error})", passed=False),)
@@ -51,7 +50,6 @@ def main() -> int:
                 missing,
                 correctness.rows(variants, "cuda"),
                 speed.rows(variants, "cuda", speed.FULL, _fitted),
-                NOT_BUILT,
             )
         )
     )

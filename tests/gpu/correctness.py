@@ -45,7 +45,7 @@ def rows(variants: Mapping[str, Variant], device: str, models: Mapping[str, dict
         reference = _off(_found(model, TORCH), expected)
         yield Row(f"{name}: bfloat16, torch", f"logits off by {reference:.1e}", passed=reference < 0.1)
         for variant_name, variant in variants.items():
-            if variant != TORCH:
+            if variant != TORCH and not variant.overlaps:  # its logits are those of the same steps in turn
                 off = _off(_found(model, variant), expected)
                 beside, passed = f"torch: {reference:.1e}", off < 1.5 * reference + 1e-3
                 yield Row(f"{name}: bfloat16, {variant_name}", f"logits off by {off:.1e}", beside, passed)

@@ -11,7 +11,10 @@ from typing import Any
 
 import torch
 
+from services.engine.core import EngineCore, StepReport
+from services.engine.executor.base import Executor
 from services.engine.executor.kv_pool import kv_bytes_per_page
+from services.engine.executor.overlapped_executor import OverlappedExecutor
 from services.engine.executor.torch_executor import TorchExecutor
 from services.engine.loading.random_weights import random_weights
 from services.engine.models.config import ModelConfig
@@ -59,7 +62,7 @@ def rows(variants: Mapping[str, Variant], device: str, sizes: Sizes, make_execut
     config = ModelConfig.from_hf(sizes.model)
     model = load_model(config, random_weights(config, seed=0), torch.bfloat16, device)
     for name, variant in variants.items():
-        for batch in sizes.batches:
+        for batch in () if variant.overlaps else sizes.batches:  # a step alone overlaps with nothing
             seconds = _decode_seconds(model, variant, batch, sizes)
             part = _decode_bytes(config, batch, sizes.context) / seconds / bandwidth
             what = f"{name}: decode of {batch} after {sizes.context} tokens"
@@ -69,14 +72,15 @@ def rows(variants: Mapping[str, Variant], device: str, sizes: Sizes, make_execut
             part = _prefill_flops(config, sizes.prefill) / seconds / flops
             yield Row(f"{name}: prefill of {sizes.prefill}", f"{seconds * 1e3:.1f} ms", f"{part:.0%} of the products")
         executor = make_executor(model, variant)
-        yield workload(name, executor, sizes)
+        yield workload(name, OverlappedExecutor(executor) if variant.overlaps else executor, sizes)
         executor.close()
 
 
-def workload(name: str, executor: TorchExecutor, sizes: Sizes) -> Row:
-    """All requests at once, through the scheduler, until the last one has ended."""
+def workload(name: str, executor: Executor, sizes: Sizes) -> Row:
+    """All requests at once, through the engine's loop, until the last one has ended."""
     rng = random.Random(0)
     scheduler = Scheduler(SchedulerConfig(sizes.max_batch_tokens, sizes.max_num_seqs), executor.info)
+    core = EngineCore(scheduler, executor)
     lengths = [
         (rng.randint(sizes.shortest, sizes.longest), rng.randint(sizes.shortest, sizes.longest))
         for _ in range(sizes.requests)
@@ -84,12 +88,18 @@ def workload(name: str, executor: TorchExecutor, sizes: Sizes) -> Row:
     for number, (prompt, output) in enumerate(lengths):
         prompt_ids = [rng.randrange(executor.info.vocab_size) for _ in range(prompt)]
         sampling = SamplingParams(temperature=0.6, seed=number)
-        scheduler.add(Sequence(number, prompt_ids, sampling, StopParams(output), arrival_ns=0))
-    started, num_tokens = time.perf_counter(), 0
-    while (plan := scheduler.plan()) is not None:
-        num_tokens += sum(len(output.token_ids) for output in scheduler.apply(plan, executor.execute(plan)))
+        core.add(Sequence(number, prompt_ids, sampling, StopParams(output), arrival_ns=0))
+    num_tokens = 0
+
+    def count(report: StepReport) -> None:
+        nonlocal num_tokens
+        num_tokens += sum(len(output.token_ids) for output in report.outputs)
+        if report.error is not None or not scheduler.has_work:
+            core.stop()
+
+    started = time.perf_counter()
+    core.run(count)
     seconds = time.perf_counter() - started
-    scheduler.check_idle()
     complete = num_tokens == sum(output for _, output in lengths)
     what = f"{name}: {sizes.requests} requests of {sizes.shortest} to {sizes.longest} tokens in and out"
     return Row(what, f"{num_tokens / seconds:.0f} tok/s", f"{num_tokens} tokens in {seconds:.1f} s", complete)

@@ -21,6 +21,7 @@ VARIANTS = {
     "torch": TORCH,
     "flashinfer": Variant(FLASHINFER),
     "flashinfer, graphs": Variant(FLASHINFER, RecorderOnCpu),
+    "flashinfer, graphs, overlap": Variant(FLASHINFER, RecorderOnCpu, overlaps=True),
 }
 SMALL = speed.Sizes(FAMILIES["llama"], 1 << 16, 64, (1, 3), 20, 40, 1, 6, 2, 9, 4, 16)
 
@@ -53,7 +54,7 @@ def test_a_backend_that_is_wrong_fails() -> None:
 
 def test_steps_and_the_workload_are_measured() -> None:
     rows = list(speed.rows(VARIANTS, "cpu", SMALL, lambda model, variant: variant.executor(model, 12, 4, 4)))
-    assert len(rows) == 2 + 3 * (2 + 1) + 2
+    assert len(rows) == 2 + 3 * 2 + 2 + 4
     loads = [row for row in rows if row.passed is not None]
     assert [row.what for row in loads] == [f"{name}: 6 requests of 2 to 9 tokens in and out" for name in VARIANTS]
     assert all(row.passed for row in loads)

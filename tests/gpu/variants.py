@@ -19,10 +19,11 @@ from services.engine.plan import SequencePlan
 
 @dataclass(frozen=True)
 class Variant:
-    """`make_recorder`: for graphs, if decodes are to be recorded."""
+    """`make_recorder`: for graphs, if decodes are to be recorded; `overlaps`: whether steps are launched ahead."""
 
     make_attention: MakeAttention
     make_recorder: Callable[[], Recorder] | None = None
+    overlaps: bool = False
 
     def graphs(self, largest: int) -> GraphOptions | None:
         """For steps of up to `largest` decodes."""
@@ -61,7 +62,8 @@ class Stepper:
                 plans if graph is None else graph.padded(plans), self._pool.page_size, self._model.device
             )
             if graph is not None:
-                states = graph.hidden_states(batch)
+                graph.fill(batch)
+                states = graph.hidden_states()
             else:
                 attend = self._attention.prepare(batch)
                 states = self._model.hidden_states(batch.token_ids, batch.positions, attend)

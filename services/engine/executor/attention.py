@@ -18,7 +18,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from services.engine.executor.batch import StepBatch
 from services.engine.executor.kv_pool import KvPool
-from services.engine.executor.uploads import upload
+from services.engine.executor.transfers import upload
 from services.engine.models.config import ModelConfig
 from services.engine.models.decoder import Attend
 from services.engine.plan import SequencePlan

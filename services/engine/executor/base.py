@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from services.engine.plan import StepPlan, StepResult
 
@@ -32,4 +33,20 @@ class Executor(Protocol):
 
     def close(self) -> None:
         """Frees what the executor holds. Not to be used afterwards."""
+        ...
+
+
+WaitForResult = Callable[[], StepResult]  # raises as `Executor.execute`
+
+
+@runtime_checkable
+class OverlappingExecutor(Executor, Protocol):
+    """Takes the next step while a step runs. Steps run in the order in which they were launched."""
+
+    def launch(self, plan: StepPlan) -> WaitForResult:
+        """Starts a step as soon as those before it are over, and does not wait for it. The plan is read by then.
+
+        A PENDING_TOKEN stands for what the step launched before samples of that sequence. When a step fails, those
+        launched after it are void.
+        """
         ...

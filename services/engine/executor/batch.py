@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from services.engine.executor.uploads import upload
-from services.engine.plan import SamplingJob, ScoringJob, SequencePlan
+from services.engine.executor.transfers import upload
+from services.engine.plan import PENDING_TOKEN, SamplingJob, ScoringJob, SequencePlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class StepBatch:
 
     decodes: list[SequencePlan]
     prefills: list[SequencePlan]
-    token_ids: Tensor  # [tokens], int64
+    token_ids: Tensor  # [tokens], int64; PENDING_TOKEN at the rows of `pending`
     positions: Tensor  # [tokens], int64
     slots: Tensor  # [tokens], int64: where in the KV pool each token's keys and values go
     sampled_rows: Tensor  # [sampled], int64: those with a sampling job
@@ -30,6 +30,7 @@ class StepBatch:
     scorings: list[tuple[int, int, ScoringJob]]  # sequence id, first row, job
     state_rows: Tensor  # [rows], int64: those whose states are wanted
     num_states: list[tuple[int, int]]  # sequence id and number of its rows, in the order of state_rows
+    pending: list[tuple[int, int]]  # row and sequence id of each token that the step before this one samples
 
     @classmethod
     def build(cls, sequences: Sequence[SequencePlan], page_size: int, device: torch.device) -> StepBatch:
@@ -45,6 +46,7 @@ class StepBatch:
         scorings: list[tuple[int, int, ScoringJob]] = []
         state_rows: list[int] = []
         num_states: list[tuple[int, int]] = []
+        pending: list[tuple[int, int]] = []
         for sequence in (*decodes, *prefills):
             span = range(sequence.start, sequence.start + len(sequence.token_ids))
             table = sequence.page_table
@@ -53,6 +55,8 @@ class StepBatch:
             if sequence.state_rows:
                 state_rows += (len(token_ids) + row for row in sequence.state_rows)
                 num_states.append((sequence.sequence_id, len(sequence.state_rows)))
+            if sequence.token_ids[0] == PENDING_TOKEN:
+                pending.append((len(token_ids), sequence.sequence_id))
             token_ids += sequence.token_ids
             positions += span
             slots += [table[p // page_size] * page_size + p % page_size for p in span]
@@ -76,4 +80,5 @@ class StepBatch:
             scorings=scorings,
             state_rows=on_device(state_rows),
             num_states=num_states,
+            pending=pending,
         )

@@ -112,7 +112,7 @@ class DecodeGraph:
             return model.hidden_states(self._token_ids, self._positions, attention.attend)
 
         with torch.inference_mode():
-            self._fill(StepBatch.build(self.padded([]), page_size, model.device))
+            self.fill(StepBatch.build(self.padded([]), page_size, model.device))
             recorder.warm_up(run)
             self._recording, self._output = recorder.record(run)
 
@@ -121,13 +121,13 @@ class DecodeGraph:
         pads = self.size - len(sequences)
         return [*sequences, *(SequencePlan(-1, [0], 0, [self._scratch_page], []) for _ in range(pads))]
 
-    def hidden_states(self, batch: StepBatch) -> Tensor:
-        """batch: of `padded` decodes. [size, hidden_size], as `Decoder.hidden_states`; valid until the next call."""
-        self._fill(batch)
+    def hidden_states(self) -> Tensor:
+        """[size, hidden_size], as `Decoder.hidden_states`; valid until the next call."""
         self._recording.replay()
         return self._output
 
-    def _fill(self, batch: StepBatch) -> None:
+    def fill(self, batch: StepBatch) -> None:
+        """Takes the inputs of the next step. batch: of `padded` decodes."""
         self._token_ids.copy_(batch.token_ids)
         self._positions.copy_(batch.positions)
         self._attention.fill(batch)

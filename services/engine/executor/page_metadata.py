@@ -9,7 +9,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from services.engine.executor.uploads import host_tensor, upload
+from services.engine.executor.transfers import host_tensor, upload
 from services.engine.plan import SequencePlan
 
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import torch
@@ -18,31 +20,50 @@ from torch import Tensor
 
 from services.engine.executor.draw import inverse_cdf
 from services.engine.executor.errors import NonFiniteLogitsError
+from services.engine.executor.transfers import Download, upload
 from services.engine.executor.truncation import draw_truncated
 from services.engine.executor.uniform import uniform
 from services.engine.plan import SamplingJob, SamplingParams
 
 
-def sample(logits: Tensor, jobs: Sequence[SamplingJob]) -> list[int]:
-    """Chooses one token per row. logits: [len(jobs), vocab_size], float32 or bfloat16, left as they are.
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """One token per row, on the device and on its way from there."""
 
-    A row's token depends on its logits and its job alone. Raises NonFiniteLogitsError.
-    """
-    if any(job.edits_logits for job in jobs):
-        logits = logits.to(torch.float32, copy=True)
-        for row, job in zip(logits, jobs, strict=True):
-            _edit(row, job)
-        _keep_allowed(logits, jobs)
-    best, best_ids = logits.max(-1)  # of equal ones the lowest id
-    if not best.isfinite().all():
-        raise NonFiniteLogitsError((~best.isfinite()).nonzero().flatten().tolist())
-    tokens: list[int] = best_ids.tolist()
-    drawn_rows = [row for row, job in enumerate(jobs) if job.params.temperature > 0.0]
-    if drawn_rows:
-        relative = logits[drawn_rows].float() - best[drawn_rows, None].float()
-        for row, token in zip(drawn_rows, _draw(relative, [jobs[row] for row in drawn_rows]), strict=True):
-            tokens[row] = token
-    return tokens
+    token_ids: Tensor  # [rows], int64; of a row whose logits are not finite, any valid id
+    _checked: Download  # likewise, with -1 for such rows
+
+    @classmethod
+    def launch(cls, logits: Tensor, jobs: Sequence[SamplingJob]) -> Self:
+        """Chooses one token per row, and waits for nothing but masks of grammars.
+
+        logits: [len(jobs), vocab_size], float32 or bfloat16, left as they are. A row's token depends on its logits and
+        its job alone.
+        """
+        if any(job.edits_logits for job in jobs):
+            logits = logits.to(torch.float32, copy=True)
+            for row, job in zip(logits, jobs, strict=True):
+                _edit(row, job)
+            _keep_allowed(logits, jobs)
+        best, token_ids = logits.max(-1)  # of equal ones the lowest id
+        drawn_rows = [row for row, job in enumerate(jobs) if job.params.temperature > 0.0]
+        if drawn_rows:
+            rows = upload(drawn_rows, torch.int64, logits.device)
+            relative = logits[rows].float() - best[rows, None].float()
+            token_ids.index_copy_(0, rows, _draw(relative, [jobs[row] for row in drawn_rows]))
+        return cls(token_ids, Download(token_ids.where(best.isfinite(), -1)))
+
+    def read(self) -> list[int]:
+        """Waits for them. Raises NonFiniteLogitsError."""
+        token_ids: list[int] = self._checked.read().tolist()
+        if min(token_ids) < 0:
+            raise NonFiniteLogitsError([row for row, token_id in enumerate(token_ids) if token_id < 0])
+        return token_ids
+
+
+def sample(logits: Tensor, jobs: Sequence[SamplingJob]) -> list[int]:
+    """`Samples` that are waited for."""
+    return Samples.launch(logits, jobs).read()
 
 
 def _edit(row: Tensor, job: SamplingJob) -> None:
@@ -55,9 +76,9 @@ def _edit(row: Tensor, job: SamplingJob) -> None:
     if params.frequency_penalty != 0.0 or params.presence_penalty != 0.0:
         counts = Counter(job.output_ids)
         penalties = [params.frequency_penalty * count + params.presence_penalty for count in counts.values()]
-        row[_ids(row, counts)] -= torch.tensor(penalties, device=row.device)
+        row[_ids(row, counts)] -= upload(penalties, torch.float32, row.device)
     if params.logit_bias:
-        row[_ids(row, params.logit_bias)] += torch.tensor(list(params.logit_bias.values()), device=row.device)
+        row[_ids(row, params.logit_bias)] += upload(list(params.logit_bias.values()), torch.float32, row.device)
     if job.forbidden_ids:
         row[_ids(row, job.forbidden_ids)] = -torch.inf
 
@@ -75,17 +96,17 @@ def _keep_allowed(logits: Tensor, jobs: Sequence[SamplingJob]) -> None:
 
 
 def _ids(row: Tensor, ids: Iterable[int]) -> Tensor:
-    return torch.tensor(list(ids), dtype=torch.int64, device=row.device)
+    return upload(list(ids), torch.int64, row.device)
 
 
-def _draw(relative: Tensor, jobs: Sequence[SamplingJob]) -> list[int]:
+def _draw(relative: Tensor, jobs: Sequence[SamplingJob]) -> Tensor:
     """Draws one token per row by its temperature and filters.
 
-    relative: [rows, vocab_size], float32, logits minus the row's highest.
+    relative: [rows, vocab_size], float32, logits minus the row's highest. Returns [rows], int64.
     """
 
     def column(values: Sequence[float], dtype: torch.dtype) -> Tensor:
-        return torch.tensor(values, dtype=dtype, device=relative.device)
+        return upload(values, dtype, relative.device)
 
     params = [job.params for job in jobs]
     relative = relative / column([p.temperature for p in params], torch.float32)[:, None]
@@ -93,20 +114,21 @@ def _draw(relative: Tensor, jobs: Sequence[SamplingJob]) -> list[int]:
         lowest = column([math.log(p.min_p) if p.min_p > 0.0 else -math.inf for p in params], torch.float32)
         relative = relative.masked_fill(relative < lowest[:, None], -torch.inf)
     weights = relative.exp()
-    uniforms = column([uniform(job.params.seed, len(job.output_ids)) for job in jobs], torch.float64)
+    uniforms = column([uniform(job.params.seed, job.place) for job in jobs], torch.float64)
 
     vocab_size = weights.shape[-1]
-    tokens = torch.empty(len(jobs), dtype=torch.int64, device=weights.device)
-    whole = [row for row, p in enumerate(params) if not _truncates(p, vocab_size)]
-    if whole:
-        tokens[whole] = inverse_cdf(weights[whole], uniforms[whole])
     cut = [row for row, p in enumerate(params) if _truncates(p, vocab_size)]
-    if cut:
-        top_k = column([min(params[row].top_k or vocab_size, vocab_size) for row in cut], torch.int64)
-        top_p = column([params[row].top_p for row in cut], torch.float64)
-        tokens[cut] = draw_truncated(weights[cut], top_k, top_p, uniforms[cut])
-    drawn: list[int] = tokens.tolist()
-    return drawn
+    if not cut:
+        return inverse_cdf(weights, uniforms)
+    tokens = torch.empty(len(jobs), dtype=torch.int64, device=weights.device)
+    if len(cut) < len(jobs):
+        whole = column(sorted(set(range(len(jobs))).difference(cut)), torch.int64)
+        tokens[whole] = inverse_cdf(weights[whole], uniforms[whole])
+    rows = column(cut, torch.int64)
+    top_k = column([min(params[row].top_k or vocab_size, vocab_size) for row in cut], torch.int64)
+    top_p = column([params[row].top_p for row in cut], torch.float64)
+    tokens[rows] = draw_truncated(weights[rows], top_k, top_p, uniforms[rows])
+    return tokens
 
 
 def _truncates(params: SamplingParams, vocab_size: int) -> bool:

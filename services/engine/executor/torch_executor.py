@@ -6,21 +6,23 @@ row's place in the batch besides its seed, and a seeded sequence must not depend
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from services.engine.executor.attention import AttentionBackend, TorchAttention
-from services.engine.executor.base import ExecutorInfo
+from services.engine.executor.base import ExecutorInfo, WaitForResult
 from services.engine.executor.batch import StepBatch
 from services.engine.executor.decode_graphs import DecodeGraphs, GraphOptions
-from services.engine.executor.errors import naming_sequences
 from services.engine.executor.kv_pool import DEFAULT_PAGE_SIZE, KvPool
-from services.engine.executor.logprobs import require_finite, score_sampled, scoring_slices
-from services.engine.executor.sampler import sample
+from services.engine.executor.launched_step import LaunchedStep
+from services.engine.executor.logprobs import require_finite, scoring_slices
 from services.engine.executor.states import states_by_sequence
 from services.engine.executor.torch_logprobs import token_logprobs
+from services.engine.executor.transfers import Mark
 from services.engine.models.config import ModelConfig
 from services.engine.models.decoder import Decoder
 from services.engine.plan import ScoringJob, SequencePlan, StepPlan, StepResult, TokenLogprobs
@@ -54,6 +56,9 @@ class TorchExecutor:
         self._model = model
         self._pool = KvPool(config, num_pages + (graphs is not None), page_size, model.dtype, model.device)
         self._attention = make_attention(self._pool, config)
+        self._previous: LaunchedStep | None = None
+        # Attention backends reuse the memory from which a step's page tables are copied.
+        self._inputs_taken = Mark(model.device)
         self._graphs = None
         if graphs is not None:
             self._graphs = DecodeGraphs(
@@ -68,52 +73,65 @@ class TorchExecutor:
     def execute(self, plan: StepPlan) -> StepResult:
         """Runs one step. Raises BrokenSequencesError for logits or states that are not finite; the KV pool is then
         empty."""
+        return self.start(plan)()
+
+    def start(self, plan: StepPlan) -> WaitForResult:
+        """Launches one step; what it returns waits for the step, and for none that is launched after it.
+
+        The start itself waits for states and for the log-probabilities of prompts. Raises as `execute`.
+        """
         if not plan.sequences:
-            return StepResult(plan.number, {})
+            return partial(StepResult, plan.number, {})
+        with self._voided_by_failure(), torch.inference_mode():
+            return partial(self._finish, self._launch(plan))
+
+    def close(self) -> None:
+        """Drops weights and KV pool."""
+        del self._model, self._pool, self._attention, self._graphs, self._previous
+
+    def _launch(self, plan: StepPlan) -> LaunchedStep:
+        batch, hidden_states = self._compute(plan.sequences)
+        step = LaunchedStep(plan, batch.sampled_ids)
+        if batch.jobs:
+            step.sample(self._model.logits(hidden_states[batch.sampled_rows]), batch.jobs)
+        self._previous = step
+        for sequence_id, first_row, job in batch.scorings:
+            step.prompt_logprobs[sequence_id] = self._score_prompt(sequence_id, hidden_states[first_row:], job)
+        if batch.num_states:
+            states = self._model.norm(hidden_states[batch.state_rows]).float().cpu().numpy()
+            step.states = states_by_sequence(states, batch.num_states)
+        return step
+
+    def _finish(self, step: LaunchedStep) -> StepResult:
+        with self._voided_by_failure():
+            return step.result()
+
+    @contextmanager
+    def _voided_by_failure(self) -> Iterator[None]:
         try:
-            with torch.inference_mode():
-                return self._run(plan)
+            yield
         except BaseException:
             self._pool.clear()
             raise
 
-    def close(self) -> None:
-        """Drops weights and KV pool."""
-        del self._model, self._pool, self._attention, self._graphs
-
-    def _run(self, plan: StepPlan) -> StepResult:
-        batch, hidden_states = self._compute(plan.sequences)
-        result = self._sample(plan, batch, hidden_states)
-        for sequence_id, first_row, job in batch.scorings:
-            result.prompt_logprobs[sequence_id] = self._score_prompt(sequence_id, hidden_states[first_row:], job)
-        if batch.num_states:
-            states = self._model.norm(hidden_states[batch.state_rows]).float().cpu().numpy()
-            result.states = states_by_sequence(states, batch.num_states)
-        return result
-
     def _compute(self, sequences: Sequence[SequencePlan]) -> tuple[StepBatch, Tensor]:
         """The batch, which is padded where a graph computes it, and the hidden states of its tokens."""
+        self._inputs_taken.wait()
         graph = self._graphs.holding(sequences) if self._graphs is not None else None
         if graph is not None:
             sequences = graph.padded(sequences)
-        batch = StepBatch.build(sequences, self.info.page_size, self._model.device)
+        device = self._model.device
+        batch = StepBatch.build(sequences, self.info.page_size, device)
+        if batch.pending:
+            assert self._previous is not None, "a pending token, and no step before"
+            self._previous.fill_in(batch)
         if graph is not None:
-            return batch, graph.hidden_states(batch)
+            graph.fill(batch)
+            self._inputs_taken = Mark(device)
+            return batch, graph.hidden_states()
         attend = self._attention.prepare(batch)
+        self._inputs_taken = Mark(device)
         return batch, self._model.hidden_states(batch.token_ids, batch.positions, attend)
-
-    def _sample(self, plan: StepPlan, batch: StepBatch, hidden_states: Tensor) -> StepResult:
-        if not batch.jobs:
-            return StepResult(plan.number, {})
-        logits = self._model.logits(hidden_states[batch.sampled_rows])
-        with naming_sequences(batch.sampled_ids):
-            result = StepResult.of_rows(plan.number, batch.sampled_ids, sample(logits, batch.jobs))
-
-        def score(rows: list[int], token_ids: list[int], num_top: int) -> TokenLogprobs:
-            return token_logprobs(logits[rows], token_ids, num_top)
-
-        result.logprobs = score_sampled(plan.sequences, batch.sampled_ids, result.token_ids, score)
-        return result
 
     def _score_prompt(self, sequence_id: int, hidden_states: Tensor, job: ScoringJob) -> TokenLogprobs:
         """hidden_states: [at least len(job.next_ids), hidden_size], those of the job first."""

@@ -3,34 +3,60 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
 
+from services.engine.executor.transfers import Download, upload
 from services.engine.plan import TokenLogprobs
 
 
-def token_logprobs(logits: Tensor, token_ids: Sequence[int], num_top: int) -> TokenLogprobs:
-    """Of one token per row. logits: [len(token_ids), vocab_size], float32 or bfloat16; computed in float32.
+@dataclass(frozen=True, slots=True)
+class LogprobsOnTheWay:
+    """Of one token per row: what `TokenLogprobs` holds, as tensors whose way to the CPU has begun."""
 
-    Of equal logits the lowest id ranks first.
-    """
-    logits = logits.float()
-    vocab_size = logits.shape[-1]
-    num_top = min(num_top, vocab_size)
-    ids = torch.arange(vocab_size, device=logits.device)
-    chosen = torch.tensor(token_ids, dtype=torch.int64, device=logits.device)[:, None]
-    chosen_logits = logits.gather(1, chosen)
-    normaliser = logits.logsumexp(-1, keepdim=True)
-    before = (logits > chosen_logits) | ((logits == chosen_logits) & (ids < chosen))
-    top_ids = (_order_keys(logits) - ids).topk(num_top).values.neg_() & 0xFFFFFFFF
-    return TokenLogprobs(
-        num_top,
-        (chosen_logits - normaliser)[:, 0].tolist(),
-        (before.sum(-1) + 1).tolist(),
-        top_ids.flatten().tolist(),
-        (logits.gather(1, top_ids) - normaliser).flatten().tolist(),
-    )
+    logprobs: Download  # [rows]
+    ranks: Download  # [rows]
+    top_ids: Download  # [rows, num_top]
+    top_logprobs: Download  # [rows, num_top]
+
+    @classmethod
+    def launch(cls, logits: Tensor, token_ids: Tensor, num_top: int) -> Self:
+        """logits: [rows, vocab_size], float32 or bfloat16; computed in float32. token_ids: [rows], int64.
+
+        Of equal logits the lowest id ranks first.
+        """
+        logits = logits.float()
+        ids = torch.arange(logits.shape[-1], device=logits.device)
+        chosen = token_ids[:, None]
+        chosen_logits = logits.gather(1, chosen)
+        normaliser = logits.logsumexp(-1, keepdim=True)
+        before = (logits > chosen_logits) | ((logits == chosen_logits) & (ids < chosen))
+        top_ids = (_order_keys(logits) - ids).topk(min(num_top, len(ids))).values.neg_() & 0xFFFFFFFF
+        return cls(
+            Download((chosen_logits - normaliser)[:, 0]),
+            Download(before.sum(-1) + 1),
+            Download(top_ids),
+            Download(logits.gather(1, top_ids) - normaliser),
+        )
+
+    def read(self) -> TokenLogprobs:
+        """Waits for them."""
+        top_ids = self.top_ids.read()
+        return TokenLogprobs(
+            top_ids.shape[1],
+            self.logprobs.read().tolist(),
+            self.ranks.read().tolist(),
+            top_ids.flatten().tolist(),
+            self.top_logprobs.read().flatten().tolist(),
+        )
+
+
+def token_logprobs(logits: Tensor, token_ids: Sequence[int], num_top: int) -> TokenLogprobs:
+    """As `LogprobsOnTheWay`, and waits for them. logits: [len(token_ids), vocab_size]."""
+    return LogprobsOnTheWay.launch(logits, upload(token_ids, torch.int64, logits.device), num_top).read()
 
 
 def _order_keys(logits: Tensor) -> Tensor:

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from services.engine.executor.draw import inverse_cdf
 
-# A whole vocabulary takes 3 ms to sort, its largest 256 entries 0.2 ms to find: rows are first tried among few
-# candidates, and only those that are not settled there among more.
+# On a CPU a whole vocabulary takes 3 ms to sort, its largest 256 entries 0.2 ms to find: rows are first tried among few
+# candidates, and only those that are not settled there among more. On a GPU, to ask which are settled is to wait.
 _WIDTHS = (256, 4096)
 
 
@@ -18,6 +18,14 @@ def draw_truncated(weights: Tensor, top_k: Tensor, top_p: Tensor, uniforms: Tens
     weights: [rows, vocab_size], float32, not negative, any scale; top_k: [rows], int64, vocab_size for no limit;
     top_p: [rows], float64, 1 for no limit; uniforms: [rows], float64. Returns [rows], int64.
     """
+    if weights.device.type != "cpu":
+        ranked, ids = _rank(weights, weights.shape[-1])
+        kept = _truncate(ranked, weights.sum(-1, dtype=torch.float64), top_k, top_p, weights.shape[-1])
+        return ids.gather(1, inverse_cdf(kept, uniforms)[:, None])[:, 0]
+    return _draw_among_few(weights, top_k, top_p, uniforms)
+
+
+def _draw_among_few(weights: Tensor, top_k: Tensor, top_p: Tensor, uniforms: Tensor) -> Tensor:
     vocab_size = weights.shape[-1]
     tokens = torch.empty_like(top_k)
     pending = torch.arange(len(weights), device=weights.device)

@@ -12,6 +12,9 @@ all, as it is over soonest that way.
 Pages. They are taken as they are needed. When none is free and the prefix cache has none to evict, a sequence takes
 them from the last in rank that runs, but only from one behind itself and not yet in the plan; otherwise it sits the
 step out with what it holds. So the first in rank always moves on, and no two sequences rob each other in turn.
+
+Ahead. While a step is in flight the next one may be planned, where its tokens do not decide what that is: the same
+sequences decode on, nobody waits for a seat, and there are pages for all of them.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from services.engine.plan import SamplingJob, ScoringJob, SequencePlan, StepPlan
 from services.engine.scheduler.config import SchedulerConfig
 from services.engine.scheduler.counters import Counters
 from services.engine.scheduler.kv_cache import KvCache, KvReadOut
+from services.engine.scheduler.lookahead import going_on, pending_decode
 from services.engine.scheduler.queue import RankedQueue
 from services.engine.scheduler.sequence import FinishReason, Sequence, SequenceState
 from services.engine.scheduler.speculator import Speculator
@@ -34,7 +38,10 @@ _DECODES_PER_PROMPT = 4  # with more prompts than one for so many streams that d
 
 
 class Scheduler:
-    """Decides what the engine computes. Called by one thread: `plan` and `apply` in turn, the rest at any time."""
+    """Decides what the engine computes. Called by one thread: `plan` and `apply` in turn, the rest at any time.
+
+    With `plan_ahead` between them two steps are in flight, and the first one is to be applied first.
+    """
 
     def __init__(
         self, config: SchedulerConfig, info: ExecutorInfo, clock: Callable[[], int] = time.monotonic_ns
@@ -58,7 +65,8 @@ class Scheduler:
         self._running = RankedQueue()
         self._arrivals = 0
         self._steps = 0
-        self._step: Step | None = None  # in flight
+        self._in_flight: deque[Step] = deque()  # at most one and the one planned ahead of its result
+        self._applied_ns = 0  # when the last result came
 
     @property
     def has_work(self) -> bool:
@@ -93,7 +101,7 @@ class Scheduler:
     def abort(self, sequence_id: int) -> bool:
         """Ends a sequence as CANCELLED; False if no such sequence waits or runs. It yields no further output.
 
-        Its pages are free at once or, while a step is in flight, once that step's result is applied.
+        Its pages are free at once or, while it is in a step in flight, once that step's result is applied.
         """
         sequence = self._live.get(sequence_id)
         if sequence is None:
@@ -102,20 +110,17 @@ class Scheduler:
             self._waiting.remove(sequence)
         else:
             self._running.remove(sequence)
-            if self._step is None:
-                self._cache.release(sequence)
-            else:
-                self._step.aborted.append(sequence)
+            self._release(sequence)
         self._end(sequence, FinishReason.CANCELLED)
         return True
 
     def plan(self) -> StepPlan | None:
         """The next step; None when there is nothing to do. Raises StepOrderError while a step is in flight."""
-        if self._step is not None:
-            raise StepOrderError(f"step {self._step.plan.number} is in flight")
+        if self._in_flight:
+            raise StepOrderError(f"step {self._in_flight[0].plan.number} is in flight")
         if not self._live:
             return None
-        step = Step(StepPlan(self._steps + 1, []), self._config.max_batch_tokens, self._clock())
+        step = self._new_step()
         decodes: list[Sequence] = []
         prefills: deque[Sequence] = deque()
         for sequence in self._running:
@@ -127,26 +132,44 @@ class Scheduler:
         self._schedule_prefills(step, prefills)
         step.budget += held_back
         self._speculator.add_guesses(step, len(self._running))
-        self._steps += 1
-        self.counters.steps += 1
-        self.counters.computed_tokens += self._config.max_batch_tokens - step.budget
-        self._step = step
-        return step.plan
+        return self._take_off(step)
+
+    def plan_ahead(self) -> StepPlan | None:
+        """The step after the one in flight, before that one's tokens are known; None where it has to wait for them.
+
+        Raises StepOrderError unless one step is in flight.
+        """
+        if len(self._in_flight) != 1:
+            raise StepOrderError(f"{len(self._in_flight)} steps are in flight")
+        sequences = going_on(self._in_flight[0], self._running, self._max_model_len)
+        if not sequences or (self._waiting and len(sequences) < self._config.max_num_seqs):
+            return None
+        growing = [s for s in sequences if s.num_tokens == len(s.page_table) * self._page_size]
+        if len(growing) > self._cache.num_available:
+            return None
+        for sequence in growing:
+            self._cache.grow(sequence)
+        step = self._new_step()
+        for sequence in sequences:
+            step.add(sequence, pending_decode(sequence))
+        return self._take_off(step)
 
     def apply(self, plan: StepPlan, result: StepResult) -> list[SequenceOutput]:
         """Takes in the result of the step in flight; returns its tokens, without those of sequences aborted meanwhile.
 
         Raises StepOrderError, and changes nothing, if plan and result are not those of the step in flight.
         """
-        step = self._step
+        step = self._in_flight[0] if self._in_flight else None
         if step is None or step.plan is not plan:
             raise StepOrderError(f"step {plan.number} is not in flight")
         num_samples = dict(zip(result.token_ids, map(len, result.token_ids.values()), strict=True))
         if result.number != plan.number or num_samples != step.num_samples:
             raise StepOrderError(f"result {result.number} does not fit step {plan.number}")
-        self._step = None
+        self._in_flight.popleft()
+        ahead = self._in_flight[0] if self._in_flight else None
         now = self._clock()
-        self._speculator.note_step(step, (now - step.started_ns) / 1e9)
+        self._speculator.note_step(step, (now - max(step.started_ns, self._applied_ns)) / 1e9)
+        self._applied_ns = now
         outputs: list[SequenceOutput] = []
         for entry, sequence in zip(plan.sequences, step.sequences.values(), strict=True):
             if sequence.state is not SequenceState.RUNNING:
@@ -156,7 +179,9 @@ class Scheduler:
             if entry.sampling:
                 token_ids = self._speculator.held(sequence, entry, result.token_ids[entry.sequence_id])
                 outputs.append(self._append_tokens(sequence, token_ids, result, now))
-        for sequence in step.aborted:
+                if ahead is not None and sequence.state is SequenceState.RUNNING:
+                    ahead.given_up_pages += self._cache.commit(sequence, sequence.num_tokens)
+        for sequence in step.leaving:
             self._cache.release(sequence)
         for page in step.given_up_pages:
             self._cache.free(page)
@@ -165,8 +190,8 @@ class Scheduler:
     def reset(self) -> list[Sequence]:
         """After a failed step: ends every sequence as ERROR and returns them. The cache is empty, every page free."""
         failed = list(self._live.values())
-        aborted = self._step.aborted if self._step is not None else []
-        for sequence in failed + aborted:
+        leaving = [sequence for step in self._in_flight for sequence in step.leaving]
+        for sequence in failed + leaving:
             sequence.path.clear()
             sequence.page_table.clear()
             sequence.num_computed = 0
@@ -175,7 +200,7 @@ class Scheduler:
         self._waiting.clear()
         self._running.clear()
         self._cache.clear()
-        self._step = None
+        self._in_flight.clear()
         return failed
 
     def read_out_kv(self) -> KvReadOut:
@@ -188,7 +213,7 @@ class Scheduler:
             "scheduler_live": len(self._live),
             "scheduler_waiting": len(self._waiting),
             "scheduler_running": len(self._running),
-            "scheduler_in_flight": len(self._step.sequences) if self._step is not None else 0,
+            "scheduler_in_flight": sum(len(step.sequences) for step in self._in_flight),
         }
 
     def check_idle(self) -> None:
@@ -206,10 +231,10 @@ class Scheduler:
         assert all(s.state is SequenceState.WAITING and not s.path and not s.page_table for s in waiting)
         assert all(s.state is SequenceState.RUNNING and s.path for s in running)
         assert len(running) <= self._config.max_num_seqs
-        aborted = self._step.aborted if self._step is not None else []
-        given_up = self._step.given_up_pages if self._step is not None else []
-        self._cache.check_integrity(running + aborted, given_up)
-        if not self._live and self._step is None:
+        leaving = [sequence for step in self._in_flight for sequence in step.leaving]
+        given_up = [page for step in self._in_flight for page in step.given_up_pages]
+        self._cache.check_integrity(running + leaving, given_up)
+        if not self._live and not self._in_flight:
             self.check_idle()
 
     def _held_back(self, budget: int, num_decodes: int, num_prompts: int) -> int:
@@ -218,6 +243,16 @@ class Scheduler:
         if limit is None or num_decodes == 0 or num_prompts > max(1, num_decodes // _DECODES_PER_PROMPT):
             return 0
         return max(0, budget - limit)
+
+    def _new_step(self) -> Step:
+        return Step(StepPlan(self._steps + 1, []), self._config.max_batch_tokens, self._clock())
+
+    def _take_off(self, step: Step) -> StepPlan:
+        self._steps += 1
+        self.counters.steps += 1
+        self.counters.computed_tokens += self._config.max_batch_tokens - step.budget
+        self._in_flight.append(step)
+        return step.plan
 
     def _schedule_prefills(self, step: Step, prefills: deque[Sequence]) -> None:
         """Spends the rest of the budget by rank on running prefills and on waiting sequences that can be admitted."""
@@ -255,10 +290,7 @@ class Scheduler:
         sampling = []
         if end - start == left and not sequence.is_prefill_only:
             sampling.append(_sampling_job(sequence))
-            step.num_samples[sequence.sequence_id] = 1
-        step.plan.sequences.append(_sequence_plan(sequence, start, end, sampling))
-        step.sequences[sequence.sequence_id] = sequence
-        step.budget -= end - start
+        step.add(sequence, _sequence_plan(sequence, start, end, sampling))
         # After the plan has its copy of the page table: the step writes the pages that commit gives up.
         step.given_up_pages += self._cache.commit(sequence, end)
 
@@ -376,8 +408,16 @@ class Scheduler:
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
         """Ends a running sequence by itself."""
         self._running.remove(sequence)
-        self._cache.release(sequence)
+        self._release(sequence)
         self._end(sequence, reason)
+
+    def _release(self, sequence: Sequence) -> None:
+        """Takes its pages back, once the last step in flight that writes them is over."""
+        for step in reversed(self._in_flight):
+            if sequence.sequence_id in step.sequences:
+                step.leaving.append(sequence)
+                return
+        self._cache.release(sequence)
 
     def _end(self, sequence: Sequence, reason: FinishReason) -> None:
         sequence.state = SequenceState.FINISHED

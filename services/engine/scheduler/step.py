@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from services.engine.plan import StepPlan, TokenLogprobs
+from services.engine.plan import SequencePlan, StepPlan, TokenLogprobs
 from services.engine.scheduler.sequence import FinishReason, Sequence
 
 
@@ -37,4 +37,14 @@ class Step:
     num_samples: dict[int, int] = field(default_factory=dict)  # by id, of the sequences that have any
     short_of_pages: bool = False
     given_up_pages: list[int] = field(default_factory=list)  # written by the step, to be freed after it
-    aborted: list[Sequence] = field(default_factory=list)  # while in flight; they hold their pages until it is over
+    leaving: list[Sequence] = field(
+        default_factory=list
+    )  # ended while in flight; they hold their pages until it is over
+
+    def add(self, sequence: Sequence, entry: SequencePlan) -> None:
+        """A sequence's part, with at most one sample."""
+        self.plan.sequences.append(entry)
+        self.sequences[entry.sequence_id] = sequence
+        self.budget -= len(entry.token_ids)
+        if entry.sampling:
+            self.num_samples[entry.sequence_id] = 1

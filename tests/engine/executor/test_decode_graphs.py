@@ -114,7 +114,8 @@ def test_rows_and_pages_are_those_of_a_plain_step(backend: str) -> None:
             assert graph.size == 4
             padded = StepBatch.build(graph.padded(plans), PAGE_SIZE, model.device)
             assert padded.sampled_ids == batch.sampled_ids
-            found = graph.hidden_states(padded)[padded.sampled_rows]
+            graph.fill(padded)
+            found = graph.hidden_states()[padded.sampled_rows]
             torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
     every = torch.arange(NUM_PAGES)
     for layer in range(model.config.num_layers):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from itertools import count
 
 import numpy as np
 import numpy.typing as npt
 
-from services.engine.executor.base import ExecutorInfo
+from services.engine.executor.base import ExecutorInfo, WaitForResult
 from services.engine.plan import SamplingParams, SequencePlan, StepPlan, StopParams
 from services.engine.scheduler.config import SchedulerConfig
 from services.engine.scheduler.pooling import Pooler, Pooling
@@ -33,7 +34,7 @@ class Clock:
 
 
 class Harness:
-    """What the engine thread does, one call at a time."""
+    """What the engine thread does, one call at a time. `overlapping`: with an executor that overlaps steps."""
 
     def __init__(
         self,
@@ -47,6 +48,7 @@ class Harness:
         max_mixed_prompt_tokens: int | None = None,
         aging_s: float = 10.0,
         predictable: bool = False,
+        overlapping: bool = False,
     ) -> None:
         self.info = ExecutorInfo(num_pages, page_size, vocab_size, max_model_len or num_pages * page_size)
         self.clock = Clock()
@@ -60,7 +62,8 @@ class Harness:
         self._ids = count(1)
         self._sequences: dict[int, Sequence] = {}
         self._poolings: dict[int, Pooling] = {}  # of prompts to embed, by sequence id
-        self._in_flight: StepPlan | None = None
+        self.overlapping = overlapping
+        self._in_flight: deque[tuple[StepPlan, WaitForResult]] = deque()
 
     def add(
         self,
@@ -101,21 +104,39 @@ class Harness:
 
     def plan(self) -> StepPlan | None:
         """Starts a step. There must be one whenever there is work."""
-        plan = self.scheduler.plan()
-        self.scheduler.check_integrity()
+        plan = self._launched(self.scheduler.plan())
         if self.scheduler.has_work:
             assert plan is not None
             assert plan.sequences, "there is work, and yet the step is empty"
         for entry in plan.sequences if plan is not None else []:
             assert self._sequences[entry.sequence_id].state is SequenceState.RUNNING, "preempted within its own step"
-        self._in_flight = plan
         return plan
 
+    def plan_ahead(self) -> StepPlan | None:
+        """Starts the step after the one in flight, if it can be told."""
+        plan = self._launched(self.scheduler.plan_ahead())
+        assert plan is None or plan.sequences, "a step without sequences was planned ahead"
+        return plan
+
+    def _launched(self, plan: StepPlan | None) -> StepPlan | None:
+        self.scheduler.check_integrity()
+        if plan is not None:
+            self._in_flight.append((plan, self.executor.launch(plan)))
+        return plan
+
+    @property
+    def num_in_flight(self) -> int:
+        return len(self._in_flight)
+
+    def reset(self) -> list[Sequence]:
+        """As after a step that failed. Returns the sequences that this ended."""
+        self._in_flight.clear()
+        return self.scheduler.reset()
+
     def apply(self) -> list[SequenceOutput]:
-        """Runs the step that `plan` started."""
-        assert self._in_flight is not None
-        plan, self._in_flight = self._in_flight, None
-        outputs = self.scheduler.apply(plan, self.executor.execute(plan))
+        """Runs the first one of the steps that are in flight."""
+        plan, wait = self._in_flight.popleft()
+        outputs = self.scheduler.apply(plan, wait())
         self.scheduler.check_integrity()
         for output in outputs:
             self.received[output.sequence.sequence_id] += output.token_ids
@@ -129,15 +150,19 @@ class Harness:
         return outputs
 
     def step(self) -> StepPlan | None:
-        plan = self.plan()
-        if plan is not None:
-            self.apply()
+        """Applies a step, and starts it before if it is not in flight."""
+        if not self._in_flight and self.plan() is None:
+            return None
+        plan, _ = self._in_flight[0]
+        if self.overlapping and len(self._in_flight) == 1:
+            self.plan_ahead()
+        self.apply()
         return plan
 
     def run(self, max_steps: int = 10_000) -> list[StepPlan]:
         """Steps until nothing is left to do."""
         plans: list[StepPlan] = []
-        while self.scheduler.has_work:
+        while self.scheduler.has_work or self._in_flight:
             plan = self.step()
             assert plan is not None
             plans.append(plan)

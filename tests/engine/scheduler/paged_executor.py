@@ -11,11 +11,22 @@ from __future__ import annotations
 
 import itertools
 import zlib
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
-from services.engine.executor.base import ExecutorInfo
-from services.engine.plan import SamplingJob, SequencePlan, States, StepPlan, StepResult, StopParams, TokenLogprobs
+from services.engine.executor.base import ExecutorInfo, WaitForResult
+from services.engine.plan import (
+    PENDING_TOKEN,
+    SamplingJob,
+    SequencePlan,
+    States,
+    StepPlan,
+    StepResult,
+    StopParams,
+    TokenLogprobs,
+)
 
 HIDDEN_SIZE = 8
 
@@ -89,15 +100,35 @@ def _scores(digests: list[int], token_ids: list[int], num_top: int) -> TokenLogp
     )
 
 
+def _as_of_now(entry: SequencePlan) -> SequencePlan:
+    """What the scheduler does later does not show in it."""
+    jobs = [replace(job, output_ids=list(job.output_ids)) for job in entry.sampling]
+    return replace(entry, token_ids=list(entry.token_ids), page_table=list(entry.page_table), sampling=jobs)
+
+
 class PagedExecutor:
-    """Implements `Executor` over a dict of slots."""
+    """Implements `OverlappingExecutor` over a dict of slots. A step runs as late as it can: when its result is awaited.
+
+    `log` holds what happened to which step, in order.
+    """
 
     def __init__(self, info: ExecutorInfo, *, predictable: bool = False) -> None:
         self.info = info
+        self.log: list[str] = []
         self._predictable = predictable
         self._slots: dict[tuple[int, int], int] = {}
+        self._sampled: dict[int, list[int]] = {}  # by the last step
 
     def execute(self, plan: StepPlan) -> StepResult:
+        return self.launch(plan)()
+
+    def launch(self, plan: StepPlan) -> WaitForResult:
+        self.log.append(f"launch {plan.number}")
+        return partial(self._run, StepPlan(plan.number, [_as_of_now(entry) for entry in plan.sequences]))
+
+    def _run(self, plan: StepPlan) -> StepResult:
+        self.log.append(f"read {plan.number}")
+        self._fill_in(plan)
         written: set[tuple[int, int]] = set()
         # In the plan's order: a sequence that shares pages with an earlier one of the same step must come after it.
         digests = [self._write(sequence, written) for sequence in plan.sequences]
@@ -111,6 +142,7 @@ class PagedExecutor:
                 sampled[sequence.sequence_id] = [
                     self._sample(digest, job) for digest, job in zip(rows[-len(jobs) :], jobs, strict=True)
                 ]
+        self._sampled = sampled
         return StepResult(
             plan.number,
             sampled,
@@ -135,6 +167,16 @@ class PagedExecutor:
 
     def close(self) -> None:
         self._slots.clear()
+
+    def _fill_in(self, plan: StepPlan) -> None:
+        """Puts what the step before sampled in the place of pending tokens."""
+        for entry in plan.sequences:
+            assert (PENDING_TOKEN in entry.token_ids) == any(job.num_pending for job in entry.sampling)
+            if PENDING_TOKEN in entry.token_ids:
+                entry.token_ids = list(self._sampled[entry.sequence_id])
+                for job in entry.sampling:
+                    job.output_ids = [*job.output_ids, *entry.token_ids]
+                    job.num_pending = 0
 
     def _sample(self, digest: int, job: SamplingJob) -> int:
         last_id = job.output_ids[-1] if job.output_ids else job.prompt_ids[-1]

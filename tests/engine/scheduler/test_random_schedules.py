@@ -18,7 +18,6 @@ class RandomSchedule(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.sequences: list[Sequence] = []
-        self.in_flight = False
 
     @initialize(
         num_pages=st.integers(8, 20),
@@ -26,9 +25,17 @@ class RandomSchedule(RuleBasedStateMachine):
         max_batch_tokens=st.integers(4, 24),
         max_num_seqs=st.integers(1, 4),
         predictable=st.booleans(),
+        overlapping=st.booleans(),
     )
     def start(
-        self, *, num_pages: int, page_size: int, max_batch_tokens: int, max_num_seqs: int, predictable: bool
+        self,
+        *,
+        num_pages: int,
+        page_size: int,
+        max_batch_tokens: int,
+        max_num_seqs: int,
+        predictable: bool,
+        overlapping: bool,
     ) -> None:
         self.engine = Harness(
             num_pages=num_pages,
@@ -37,6 +44,7 @@ class RandomSchedule(RuleBasedStateMachine):
             max_batch_tokens=max_batch_tokens,
             max_num_seqs=max_num_seqs,
             predictable=predictable,
+            overlapping=overlapping,
         )
 
     @rule(
@@ -78,22 +86,25 @@ class RandomSchedule(RuleBasedStateMachine):
             )
         )
 
-    @precondition(lambda self: not self.in_flight)
     @rule(steps=st.integers(1, 12))
     def run_steps(self, steps: int) -> None:
         for _ in range(steps):
             self.engine.step()
 
-    @precondition(lambda self: not self.in_flight)
+    @precondition(lambda self: self.engine.num_in_flight == 0)
     @rule()
     def plan(self) -> None:
-        self.in_flight = self.engine.plan() is not None
+        self.engine.plan()
 
-    @precondition(lambda self: self.in_flight)
+    @precondition(lambda self: self.engine.num_in_flight == 1 and self.engine.overlapping)
+    @rule()
+    def plan_ahead(self) -> None:
+        self.engine.plan_ahead()
+
+    @precondition(lambda self: self.engine.num_in_flight)
     @rule()
     def apply(self) -> None:
         self.engine.apply()
-        self.in_flight = False
 
     @precondition(lambda self: self.sequences)
     @rule(data=st.data())
@@ -104,22 +115,19 @@ class RandomSchedule(RuleBasedStateMachine):
         assert sequence.finish_reason is not None
         self.engine.scheduler.check_integrity()
 
-    @precondition(lambda self: self.in_flight)
+    @precondition(lambda self: self.engine.num_in_flight)
     @rule(chance=st.integers(0, 9))
     def fail(self, chance: int) -> None:
         if chance:
             return
         alive = [s for s in self.sequences if s.finish_reason is None]
-        assert self.engine.scheduler.reset() == alive
-        self.in_flight = False
+        assert self.engine.reset() == alive
         self.engine.scheduler.check_integrity()
         self.engine.assert_idle()
 
     def teardown(self) -> None:
         if not hasattr(self, "engine"):
             return
-        if self.in_flight:
-            self.engine.apply()
         self.engine.run()
         self.engine.assert_idle()
         for sequence in self.sequences:

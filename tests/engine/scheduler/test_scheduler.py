@@ -280,7 +280,7 @@ def test_reset_hands_back_every_sequence_and_frees_every_page() -> None:
     assert plan is not None
     engine.scheduler.abort(sequences[0].sequence_id)
 
-    assert engine.scheduler.reset() == sequences[1:]
+    assert engine.reset() == sequences[1:]
     assert [s.finish_reason for s in sequences] == [FinishReason.CANCELLED] + [FinishReason.ERROR] * 3
     engine.scheduler.check_integrity()
     engine.assert_idle()
