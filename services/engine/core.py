@@ -87,7 +87,7 @@ class EngineCore:
         self._overlapping = executor if isinstance(executor, OverlappingExecutor) else None
         self._ahead: _LaunchedStep | None = None  # the step after the one that was applied last
         self._restore_executor = restore
-        self._masks = MaskThread()
+        self._masks = MaskThread(beside_step=not executor.info.fills_cores)
         self._mailbox: SimpleQueue[Sequence | _Abort | _StartOver | _Stop] = SimpleQueue()
         self._cancelled: list[int] = []
         self._step_number = 0

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import postroad_native
 
-from services.engine import resources
+from services.engine import hardware, resources
 from services.engine.executor.base import ExecutorInfo
 from services.engine.executor.native_executor import NativeExecutor
 from services.engine.loading.arrays import iter_stored
@@ -52,7 +52,13 @@ def load_native_executor(settings: EngineSettings, source: ModelSource, files: M
     limits = [config.max_position_embeddings, num_pages * settings.page_size]
     if settings.max_model_len is not None:
         limits.append(settings.max_model_len)
-    info = ExecutorInfo(num_pages, settings.page_size, config.vocab_size, max_model_len=min(limits))
+    info = ExecutorInfo(
+        num_pages,
+        settings.page_size,
+        config.vocab_size,
+        max_model_len=min(limits),
+        fills_cores=threads >= hardware.usable_cores(),
+    )
     weights = iter_stored(source, files.config)
     model = load_model(config, weights, info, threads, formats, kv_format=kv_format)
     return NativeExecutor(model, info, threads)

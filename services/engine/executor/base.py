@@ -17,6 +17,7 @@ class ExecutorInfo:
     page_size: int  # tokens per page
     vocab_size: int  # ids from 0 to vocab_size - 1 are valid
     max_model_len: int  # longest sequence, tokens: the model's limit or what the pool holds, whichever is lower
+    fills_cores: bool = False  # a step's threads keep all cores of this machine busy
 
 
 class Executor(Protocol):

@@ -30,10 +30,35 @@ POSTROAD_INLINE Floats load(const float* from) {
 
 POSTROAD_INLINE Floats all(float value) { return Floats{} + value; }
 
+POSTROAD_INLINE void store(float* to, const Floats& x) { std::memcpy(to, &x, sizeof(x)); }
+
 POSTROAD_INLINE bool any(const Ints& mask) {
     Words words;
     std::memcpy(&words, &mask, sizeof(words));
     return ((words[0] | words[1]) | (words[2] | words[3])) != 0;
+}
+
+// Most words are all zeros or all ones.
+POSTROAD_INLINE void keep_in_row(const float* logits, std::size_t n, const std::uint32_t* words, float* kept) {
+    constexpr std::size_t kIdsPerWord = 32;
+    constexpr Ints kBits = {1, 2, 4, 8, 16, 32, 64, 128};
+    std::size_t i = 0;
+    for (; i + kIdsPerWord <= n; i += kIdsPerWord) {
+        const std::uint32_t word = words[i / kIdsPerWord];
+        if (word == 0) {
+            std::fill(kept + i, kept + i + kIdsPerWord, -kInfinity);
+            continue;
+        }
+        if (word == ~std::uint32_t{0}) {
+            if (kept != logits) std::memcpy(kept + i, logits + i, kIdsPerWord * sizeof(float));
+            continue;
+        }
+        for (std::size_t lane = 0; lane < kIdsPerWord; lane += kLanes) {
+            const Ints bits = Ints{} + static_cast<std::int32_t>(word >> lane & 0xFF);
+            store(kept + i + lane, (bits & kBits) != 0 ? load(logits + i + lane) : all(-kInfinity));
+        }
+    }
+    for (; i < n; ++i) kept[i] = words[i / kIdsPerWord] >> i % kIdsPerWord & 1 ? logits[i] : -kInfinity;
 }
 
 POSTROAD_INLINE float highest_of_row(const float* logits, std::size_t n) {
@@ -144,6 +169,9 @@ POSTROAD_INLINE void weigh_row(const float* __restrict logits, std::size_t n, fl
 
 // One copy of the loops per instruction set. TARGET is empty or an attribute.
 #define POSTROAD_ROW_KERNELS(NAME, TARGET)                                                                       \
+    TARGET void keep_##NAME(const float* logits, std::size_t n, const std::uint32_t* words, float* kept) {       \
+        keep_in_row(logits, n, words, kept);                                                                     \
+    }                                                                                                            \
     TARGET float highest_##NAME(const float* logits, std::size_t n) { return highest_of_row(logits, n); }        \
     TARGET std::size_t find_##NAME(const float* logits, std::size_t n, float value) {                            \
         return find_in_row(logits, n, value);                                                                    \
@@ -156,7 +184,7 @@ POSTROAD_INLINE void weigh_row(const float* __restrict logits, std::size_t n, fl
                                       std::int32_t* ids) {                                                       \
         return between_in_row(weights, n, low, high, ids);                                                       \
     }                                                                                                            \
-    constexpr RowKernels kernels_##NAME = {highest_##NAME, find_##NAME, weigh_##NAME, between_##NAME};
+    constexpr RowKernels kernels_##NAME = {keep_##NAME, highest_##NAME, find_##NAME, weigh_##NAME, between_##NAME};
 
 POSTROAD_ROW_KERNELS(portable, )
 #if defined(__x86_64__)

@@ -10,6 +10,9 @@ namespace postroad {
 constexpr std::size_t kSumBlock = 256;  // ids whose weights are summed at once
 
 struct RowKernels {
+    // kept[i] = logits[i] where bit i % 32 of words[i / 32] is set, minus infinity elsewhere. kept may be logits.
+    void (*keep)(const float* logits, std::size_t n, const std::uint32_t* words, float* kept);
+
     // The highest of `n` logits; NaN where one of them is.
     float (*highest)(const float* logits, std::size_t n);
 

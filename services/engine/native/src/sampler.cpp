@@ -14,7 +14,7 @@ namespace postroad {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr std::size_t kIdsPerWord = 32;           // of a grammar's mask
+constexpr std::size_t kIdsPerWord = 32;          // of a grammar's mask
 constexpr std::size_t kIdsPerThread = 1u << 19;  // fewer take less time than a thread takes to start
 
 // Samples rows one after another; holds the memory that this needs.
@@ -30,11 +30,7 @@ public:
         if (!(params.temperature > 0.0f)) {
             return static_cast<std::int32_t>(kernels_.find(logits, vocab_size_, highest));
         }
-        weights_.resize(vocab_size_);
-        block_sums_.resize((vocab_size_ + kSumBlock - 1) / kSumBlock);
-        const float lowest = params.min_p > 0.0 ? static_cast<float>(std::log(params.min_p)) : -kInfinity;
-        kernels_.weigh(logits, vocab_size_, highest, params.temperature, lowest, weights_.data(),
-                            block_sums_.data());
+        weigh(logits, highest, params, edit != nullptr ? edit->allowed : everything_);
         const std::size_t top_k = params.top_k > 0 ? static_cast<std::size_t>(params.top_k) : vocab_size_;
         return top_k < vocab_size_ || params.top_p < 1.0 ? draw_by_rank(top_k, params) : draw_by_id(params.uniform);
     }
@@ -43,7 +39,7 @@ private:
     const float* edited(const float* logits, const RowEdit& edit);
     void penalise_repetition(double penalty, const std::vector<std::int32_t>& ids);
     void penalise_output(const RowEdit& edit);
-    void keep_allowed(const std::vector<std::uint32_t>& words);
+    void weigh(const float* logits, float highest, const RowParams& params, const std::vector<std::uint32_t>& allowed);
     std::int32_t draw_by_id(double uniform) const;
     std::int32_t draw_by_rank(std::size_t top_k, const RowParams& params);
 
@@ -60,6 +56,7 @@ private:
 
     const RowKernels& kernels_;
     std::size_t vocab_size_;
+    const std::vector<std::uint32_t> everything_;  // as RowEdit::allowed says it
     std::vector<float> logits_;  // a copy of the row where it is edited
     std::vector<float> weights_;
     std::vector<double> block_sums_;
@@ -68,7 +65,12 @@ private:
 };
 
 const float* RowSampler::edited(const float* logits, const RowEdit& edit) {
-    logits_.assign(logits, logits + vocab_size_);
+    logits_.resize(vocab_size_);
+    if (!edit.allowed.empty() && !edit.changes_values()) {
+        kernels_.keep(logits, vocab_size_, edit.allowed.data(), logits_.data());
+        return logits_.data();
+    }
+    std::copy(logits, logits + vocab_size_, logits_.begin());
     counts_.resize(vocab_size_);
     if (edit.repetition_penalty != 1.0) {
         penalise_repetition(edit.repetition_penalty, edit.prompt_ids);
@@ -79,7 +81,7 @@ const float* RowSampler::edited(const float* logits, const RowEdit& edit) {
     if (edit.frequency_penalty != 0.0 || edit.presence_penalty != 0.0) penalise_output(edit);
     for (std::size_t i = 0; i < edit.bias_ids.size(); ++i) logits_[edit.bias_ids[i]] += edit.bias_values[i];
     for (const std::int32_t id : edit.forbidden_ids) logits_[id] = -kInfinity;
-    if (!edit.allowed.empty()) keep_allowed(edit.allowed);
+    if (!edit.allowed.empty()) kernels_.keep(logits_.data(), vocab_size_, edit.allowed.data(), logits_.data());
     return logits_.data();
 }
 
@@ -101,19 +103,26 @@ void RowSampler::penalise_output(const RowEdit& edit) {
     }
 }
 
-// Most words of a grammar's mask are all zeros or all ones.
-void RowSampler::keep_allowed(const std::vector<std::uint32_t>& words) {
-    for (std::size_t word = 0; word < words.size(); ++word) {
-        const std::uint32_t bits = words[word];
-        if (bits == ~std::uint32_t{0}) continue;
-        const std::size_t first = word * kIdsPerWord;
-        const std::size_t last = std::min(first + kIdsPerWord, vocab_size_);
-        if (bits == 0) {
-            std::fill(logits_.begin() + first, logits_.begin() + last, -kInfinity);
-            continue;
-        }
-        for (std::size_t id = first; id < last; ++id) {
-            if (!(bits >> (id - first) & 1)) logits_[id] = -kInfinity;
+// Fills weights_ and block_sums_. A grammar's mask mostly leaves whole blocks out; their weights are 0 without a look.
+void RowSampler::weigh(const float* logits, float highest, const RowParams& params,
+                       const std::vector<std::uint32_t>& allowed) {
+    weights_.resize(vocab_size_);
+    block_sums_.resize((vocab_size_ + kSumBlock - 1) / kSumBlock);
+    const float lowest = params.min_p > 0.0 ? static_cast<float>(std::log(params.min_p)) : -kInfinity;
+    const auto weigh_from = [&](std::size_t start, std::size_t count) {
+        kernels_.weigh(logits + start, count, highest, params.temperature, lowest, weights_.data() + start,
+                       block_sums_.data() + start / kSumBlock);
+    };
+    if (allowed.empty()) return weigh_from(0, vocab_size_);
+    for (std::size_t start = 0; start < vocab_size_; start += kSumBlock) {
+        const std::size_t end = std::min(start + kSumBlock, vocab_size_);
+        const auto first = allowed.begin() + start / kIdsPerWord;
+        const auto last = allowed.begin() + (end + kIdsPerWord - 1) / kIdsPerWord;
+        if (std::all_of(first, last, [](std::uint32_t word) { return word == 0; })) {
+            std::fill(weights_.begin() + start, weights_.begin() + end, 0.0f);
+            block_sums_[start / kSumBlock] = 0.0;
+        } else {
+            weigh_from(start, end - start);
         }
     }
 }

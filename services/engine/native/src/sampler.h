@@ -36,6 +36,12 @@ struct RowEdit {
     std::vector<float> bias_values;
     std::vector<std::int32_t> forbidden_ids;
     std::vector<std::uint32_t> allowed;  // with bit i of word w the id 32 w + i may be chosen; empty: every id may
+
+    // Whether it does more than to leave ids out by `allowed`.
+    bool changes_values() const {
+        return repetition_penalty != 1.0 || frequency_penalty != 0.0 || presence_penalty != 0.0 || !bias_ids.empty() ||
+               !forbidden_ids.empty();
+    }
 };
 
 constexpr std::int32_t kBrokenRow = -1;
