@@ -73,11 +73,20 @@ async def test_the_official_client_for_node(real_stack: Stack, tool_stack: Stack
     assert said["cities"] == ["Köln", "Rom"] * 2
     assert said["afterTools"] == ["It is sunny in Köln."] * 2
     assert said["text"] == text
+    assert said["response"] == said["responseDeltas"] == said["responseHelper"] == content
+    assert said["responseUsage"] == total
+    assert said["responseParsed"]["kind"] in ("harbour", "plain")
+    assert said["responseCities"] == ["Köln", "Rom"] * 2
+    assert said["afterResponseTools"] == ["It is sunny in Köln."] * 2
+    assert said["embeddings"] == said["embeddingsAsNumbers"]
     assert said["models"] == [said["model"]]
     assert said["errors"] == [
         ["BadRequestError", 400, "temperature", "invalid_value", True],
         ["NotFoundError", 404, "model", "model_not_found", True],
         ["BadRequestError", 400, "messages", "invalid_value", True],
+        ["BadRequestError", 400, "previous_response_id", "unsupported_parameter", True],
+        ["BadRequestError", 400, "max_output_tokens", "invalid_value", True],
+        ["BadRequestError", 400, "input", "invalid_value", True],
     ]
     async with Client(real_stack) as client:
         await client.wait_idle()
