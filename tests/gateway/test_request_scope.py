@@ -184,7 +184,7 @@ async def test_a_client_may_set_a_shorter_time_limit(gateway: RunningGateway, st
     await gateway.assert_idle()
 
 
-@pytest.mark.parametrize("given", ["", "x", "0", "-1", "nan"])
+@pytest.mark.parametrize("given", ["", "x", "0", "-1", "nan", "5_0"])
 async def test_a_time_limit_that_is_none_is_refused(gateway: RunningGateway, given: str) -> None:
     response = await gateway.http.post("/tokenize", json={"prompt": "x"}, headers={"x-request-timeout": given})
     assert (response.status_code, response.json()["error"]["param"]) == (400, "x-request-timeout")

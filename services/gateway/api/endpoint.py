@@ -97,7 +97,7 @@ def _time_limit(scope: Scope) -> float:
     for name, value in scope["headers"]:
         if name == _TIMEOUT_HEADER:
             try:
-                seconds = float(value)
+                seconds = math.nan if b"_" in value else float(value)  # Python alone takes 1_000 as a number
             except ValueError:
                 seconds = math.nan
             if not seconds > 0:
