@@ -56,3 +56,25 @@ async def test_the_real_model_calls_the_function_that_it_is_told_to(real_stack: 
         assert choice["finish_reason"] == "tool_calls"
         assert choice["message"]["tool_calls"][0]["function"]["name"] in ("get_weather", "get_time")
         assert isinstance(json.loads(choice["message"]["tool_calls"][0]["function"]["arguments"]), dict)
+
+
+@pytest.mark.parametrize("place", [0, 1])
+async def test_a_schema_that_cannot_be_enforced_is_named_by_its_tool(tool_stack: Stack, place: int) -> None:
+    """Forced calls share one form; the error is about the tool at fault, in the words of each API."""
+    good, bad = {"type": "object"}, {"type": "object", "properties": {"x": {"pattern": "(?=a)", "type": "string"}}}
+    schemas = [bad, good] if place == 0 else [good, bad]
+    functions = [{"name": f"f{index}", "parameters": schema} for index, schema in enumerate(schemas)]
+    chat = {"messages": user("x"), "tools": [{"type": "function", "function": one} for one in functions]}
+    flat = {"input": "x", "tools": [{"type": "function", **one} for one in functions]}
+    message_tools = [{"name": one["name"], "input_schema": one["parameters"]} for one in functions]
+    message = {"model": "default", "max_tokens": 9, "messages": user("x"), "tools": message_tools}
+    async with Client(tool_stack) as client:
+        for path, body, param in (
+            ("/v1/chat/completions", chat | {"tool_choice": "required"}, f"tools[{place}].function.parameters"),
+            ("/v1/responses", flat | {"tool_choice": "required"}, f"tools[{place}].parameters"),
+            ("/v1/messages", message | {"tool_choice": {"type": "any"}}, f"tools[{place}].input_schema"),
+        ):
+            response = await client.post(path, **body)
+            assert response.status_code == 400, response.text
+            assert response.json()["error"]["message"].startswith(f"{param}: the schema cannot be used")
+        await client.wait_idle()

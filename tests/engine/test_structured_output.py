@@ -104,12 +104,12 @@ async def test_a_form_that_becomes_too_complex_ends_its_own_request_alone():
 
 
 async def test_a_form_that_fails_in_a_frame_names_its_field_there_too():
-    endless = form(json_schema='{"$ref": "#"}')  # compiles, and has no first token
+    endless = form(grammar='start: "a" start')  # compiles, and has no end
     async with scripted_engine(saying("x")) as engine, framed_peer(engine) as peer:
         with pytest.raises(grpc.aio.AioRpcError):
             await peer.generate(1, endless)
         end = await peer.end(1)
-        assert (end.error.reason, end.error.param) == ("INVALID_ARGUMENT", "structured_output.json_schema")
+        assert (end.error.reason, end.error.param) == ("INVALID_ARGUMENT", "structured_output.grammar")
         await engine.until_idle()
 
 

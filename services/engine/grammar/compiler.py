@@ -7,6 +7,8 @@ enforce. It holds no torch and takes a grammar in a millisecond, since masks are
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
@@ -14,10 +16,11 @@ from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from services.common.errors import InvalidArgument
 from services.engine.grammar.form import OutputForm
-from services.engine.grammar.state import GrammarState, Vocabulary
+from services.engine.grammar.state import GrammarState, Vocabulary, told
 
 MAX_SCHEMA_DEPTH = 64
 MAX_REASON = 400  # characters of an error that are told
+MAX_PLACES = 256  # embedded schemas that are tried to find the one at fault
 
 # Over the requests' own options, which a schema may hold under "x-guidance". One space at most between two JSON tokens:
 # a small model that may write any whitespace tends to write nothing else.
@@ -58,11 +61,31 @@ class GrammarCompiler:
         self._limits = LLParserLimits(max_lexer_states=_MAX_LEXER_STATES, verbose_errors=False)
 
     def compile(self, form: OutputForm) -> CompiledGrammar:
-        """Raises InvalidArgument, with the form's field, for what is invalid, too large or cannot be enforced."""
-        matcher = LLMatcher(self._tokenizer, _definition(form), log_level=0, limits=self._limits)
+        """Raises InvalidArgument, with the form's field, for what is invalid, too large or cannot be enforced.
+
+        Where a schema that is embedded in a JSON Schema, with an `$id` of its own, is at fault, the field ends with `#`
+        and the JSON Pointer that leads to it.
+        """
+        matcher = self._matcher(_definition(form))
         if matcher.is_error():
-            raise _refused(form, matcher.get_error())
+            raise _refused(form, matcher.get_error(), self._place(form))
+        first = matcher.deep_copy()
+        first.compute_bitmask()
+        if first.is_error():
+            raise _refused(form, f"no text has this form: {first.get_error()}")
         return CompiledGrammar(form, matcher, self._vocabulary)
+
+    def _matcher(self, definition: str) -> LLMatcher:
+        return LLMatcher(self._tokenizer, definition, log_level=0, limits=self._limits)
+
+    def _place(self, form: OutputForm) -> str:
+        """Of a form that is refused: which embedded schema is refused by itself, too; empty for none."""
+        if form.kind != "json_schema":
+            return ""
+        for pointer, schema in islice(embedded_schemas(_parsed_schema(form)), MAX_PLACES):
+            if self._matcher(_schema_definition(schema)).is_error():
+                return f"#{pointer}"
+        return ""
 
 
 def _definition(form: OutputForm) -> str:
@@ -112,6 +135,16 @@ def _is_deeper(value: Any, depth: int) -> bool:
     return any(isinstance(v, dict | list) for v in level)
 
 
+def embedded_schemas(value: Any, pointer: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """The schemas below the root that have an `$id`, with their JSON Pointers, outer ones first."""
+    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, child in children:
+        below = f"{pointer}/{str(key).replace('~', '~0').replace('/', '~1')}"
+        if isinstance(child, dict) and isinstance(child.get("$id"), str):
+            yield below, child
+        yield from embedded_schemas(child, below)
+
+
 def _lark(form: OutputForm) -> str:
     """GBNF as Lark."""
     try:
@@ -120,8 +153,8 @@ def _lark(form: OutputForm) -> str:
         raise _refused(form, f"it is no GBNF grammar: {error}") from error
 
 
-def _refused(form: OutputForm, reason: str) -> InvalidArgument:
+def _refused(form: OutputForm, reason: str, place: str = "") -> InvalidArgument:
     what = {"json_schema": "schema", "regex": "regular expression", "choice": "choice", "grammar": "grammar"}
-    text = " ".join(reason.split())
+    text = " ".join(told(reason).split())
     text = text if len(text) <= MAX_REASON else text[:MAX_REASON] + "…"
-    return InvalidArgument(f"the {what.get(form.kind, 'form')} cannot be used: {text}", form.param)
+    return InvalidArgument(f"the {what.get(form.kind, 'form')} cannot be used: {text}", form.param + place)

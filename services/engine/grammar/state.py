@@ -82,10 +82,15 @@ class GrammarState:
 
     def _reason(self) -> str:
         """Why the matcher cannot go on, in its first line; more of them show its insides."""
-        return self._matcher.get_error().partition("\n")[0]
+        return told(self._matcher.get_error().partition("\n")[0])
 
     def _everything(self) -> TokenWords:
         return np.full(self._num_words, -1, np.int32)
+
+
+def told(error: str) -> str:
+    """llguidance's error in words for people."""
+    return error.replace("NoExtensionBias", "nothing that fits can follow")
 
 
 def _holds(mask: TokenWords, token_id: int) -> bool:

@@ -133,7 +133,8 @@ def _name_client_fields(error: PostroadError, parsed: Parsed) -> None:
     if error.param == "max_tokens":
         error.param = parsed.body.token_limit_field
     elif parsed.form is not None and (error.param or "").startswith("structured_output"):
-        error.param, error.message = parsed.form.param, f"{parsed.form.param}: {error.message}"
+        error.param = parsed.form.client_param(error.param or "")
+        error.message = f"{error.param}: {error.message}"
     else:
         for old, new in parsed.renamed.items():
             rename_field(error, old, new)

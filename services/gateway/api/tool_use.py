@@ -3,7 +3,7 @@ read."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -44,8 +44,12 @@ class Function:
 
     @property
     def call_schema(self) -> dict[str, Any]:
-        """That of a call: name and arguments. The `$id` keeps a `$ref` within the arguments' own schema."""
-        arguments = {"$id": f"urn:function:{self.name}", **self.schema}
+        """That of a call: name and arguments. The `$id` keeps a `$ref` within the arguments' own schema.
+
+        Without its `$schema`: before 2019 an `$id` did not count beside a `$ref`, and draft 4 does not know it.
+        """
+        own = {key: value for key, value in self.schema.items() if key != "$schema"}
+        arguments = {"$id": f"urn:function:{self.name}", **own}
         return {
             "type": "object",
             "properties": {"name": {"const": self.name}, "arguments": arguments},
@@ -108,7 +112,9 @@ class ToolUse:
             case "required":
                 calls = [function.call_schema for function in self._functions]
                 array: dict[str, Any] = {"type": "array", "minItems": 1, "items": {"anyOf": calls}}
-                return _schema_form(array if self._parallel else {**array, "maxItems": 1}, "tools")
+                params = [function.schema_param for function in self._functions]
+                places = {f"/items/anyOf/{index}/properties/arguments": param for index, param in enumerate(params)}
+                return _schema_form(array if self._parallel else {**array, "maxItems": 1}, "tools", places)
         return None
 
     def form_beside(self, wanted: OutputForm | None) -> OutputForm | None:
@@ -154,5 +160,5 @@ def _is_later_call(part: Part) -> bool:
     return isinstance(part, ToolCallStart | ToolCallArguments) and part.call > 0
 
 
-def _schema_form(schema: dict[str, Any], param: str) -> OutputForm:
-    return OutputForm("json_schema", param, msgspec.json.encode(schema).decode())
+def _schema_form(schema: dict[str, Any], param: str, parts: Mapping[str, str] | None = None) -> OutputForm:
+    return OutputForm("json_schema", param, msgspec.json.encode(schema).decode(), parts=parts or {})

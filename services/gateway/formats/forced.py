@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from services.gateway.formats.call_scanner import CallScanner, new_call_id
-from services.gateway.formats.calls import TOOL_CALLS
-from services.gateway.parts import Part, ToolCallArguments, ToolCallStart
+from services.gateway.formats.calls import finish_reason
+from services.gateway.formats.json_scanner import NotJson
+from services.gateway.parts import Content, Part, ToolCallArguments, ToolCallStart
 
 
 class NamedCallReader:
@@ -34,35 +35,52 @@ class NamedCallReader:
 
 
 class CallArrayReader:
-    """The text is a JSON array of calls."""
+    """The text is a JSON array of calls. From where it is not, which a grammar does not let happen, it is content."""
 
     def __init__(self) -> None:
         self._held = ""
+        self._skipped = ""  # brackets, commas and white space behind the last call
         self._scanner: CallScanner | None = None
         self._calls = 0
+        self._is_broken = False
 
     def read(self, text: str) -> Sequence[Part]:
         """The parts that are certain after this text."""
         self._held += text
         parts: list[Part] = []
-        while self._held:
+        while self._held and not self._is_broken:
             if self._scanner is None:
-                self._held = self._held.lstrip(" \t\n\r[],")
-                if not self._held:
+                body = self._held.lstrip(" \t\n\r[],")
+                self._skipped += self._held[: len(self._held) - len(body)]
+                self._held = body
+                if not body:
                     break
                 self._scanner = CallScanner(self._calls)
-                self._calls += 1
-            more, length = self._scanner.feed(self._held)
-            parts += more
-            self._held = self._held[length:]
-            if self._scanner.done:
-                self._scanner = None
+            parts += self._call(self._scanner)
+        if self._is_broken and self._held:
+            parts.append(Content(self._held))
+            self._held = ""
+        return parts
+
+    def _call(self, scanner: CallScanner) -> list[Part]:
+        read = scanner.text
+        try:
+            parts, length = scanner.feed(self._held)
+        except NotJson:
+            self._is_broken, self._scanner = True, None
+            self._held = self._skipped + read + self._held
+            return []
+        self._held = self._held[length:]
+        if scanner.done:
+            self._scanner, self._skipped, self._calls = None, "", self._calls + 1
         return parts
 
     def close(self) -> Sequence[Part]:
         """What is left is white space, or a call that was cut before its name."""
+        if self._scanner is not None and self._scanner.started:
+            self._calls += 1
         return ()
 
     def finish_reason(self, reason: str) -> str:
-        """`tool_calls` where the array is complete."""
-        return TOOL_CALLS if reason == "stop" else reason
+        """`tool_calls` where there are calls and the text was not cut."""
+        return finish_reason(reason, self._calls)

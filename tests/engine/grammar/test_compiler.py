@@ -166,6 +166,27 @@ def test_what_is_malformed_is_refused(compiler: GrammarCompiler, kind: FormKind,
     assert caught.value.param == f"structured_output.{kind}"
 
 
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [("json_schema", '{"$ref": "#"}'), ("regex", r"[^\s\S]"), ("regex", r"a[^\s\S]"), ("grammar", "start: x\nx: x")],
+)
+def test_a_form_that_no_text_has_is_refused(compiler: GrammarCompiler, kind: FormKind, text: str) -> None:
+    with pytest.raises(InvalidArgument, match="no text has this form: nothing that fits can follow"):
+        compiler.compile(OutputForm(kind, text))
+
+
+def test_an_embedded_schema_at_fault_is_named_by_its_place(compiler: GrammarCompiler) -> None:
+    good, bad = {"$id": "urn:a", "type": "object"}, {"$id": "urn:b", "properties": {"x": {"$ref": "#/$defs/none"}}}
+    for schema, place in (
+        ({"items": {"anyOf": [good, bad]}}, "#/items/anyOf/1"),
+        ({"properties": {"a/b~": {"type": "array", "items": bad}}}, "#/properties/a~1b~0/items"),
+        ({"items": good, "not": {}}, ""),
+    ):
+        with pytest.raises(InvalidArgument) as caught:
+            compiler.compile(OutputForm("json_schema", json.dumps(schema)))
+        assert caught.value.param == f"structured_output.json_schema{place}"
+
+
 def test_a_model_without_an_end_has_no_forms() -> None:
     files = default_files()
     with pytest.raises(ValueError, match="end-of-sequence"):

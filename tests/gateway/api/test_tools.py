@@ -141,9 +141,15 @@ async def test_required_is_enforced_by_an_array_of_calls(gateway: RunningGateway
     assert schema.get("maxItems") == (None if parallel else 1)
 
 
-async def test_required_keeps_references_within_the_schema_of_each_function(gateway: RunningGateway) -> None:
+@pytest.mark.parametrize("dialect", [f"http://json-schema.org/draft-0{n}/schema#" for n in (4, 6, 7)] + [None])
+@pytest.mark.parametrize(
+    "nested", [{"$ref": "#/$defs/Place"}, {"type": "object", "properties": {"at": {"$ref": "#/$defs/Place"}}}]
+)
+async def test_required_keeps_references_within_the_schema_of_each_function(
+    gateway: RunningGateway, nested: dict[str, Any], dialect: str | None
+) -> None:
+    nested = {**({"$schema": dialect} if dialect else {}), **nested, "$defs": {"Place": SCHEMA}}
     says(gateway, "[]")
-    nested = {"type": "object", "properties": {"at": {"$ref": "#/$defs/Place"}}, "$defs": {"Place": SCHEMA}}
     tools = [{"type": "function", "function": {"name": name, "parameters": nested}} for name in ("a.b", "c-1")]
     await chat(gateway, tools=tools, tool_choice="required")
     asked = gateway.stations.detokenizer.requests[-1].request.structured_output

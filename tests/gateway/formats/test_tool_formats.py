@@ -113,6 +113,17 @@ def test_forced_calls() -> None:
     assert (several.names, several.finish_reason) == (["weather", "now"], "tool_calls")
     cut = read(CallArrayReader(), [f"[{ONE[:40]}"], "length")
     assert cut.finish_reason == "length"
+    assert read(CallArrayReader(), ["[{"]).finish_reason == "stop", "a stop string came before any call"
+
+
+@pytest.mark.parametrize(
+    "broken", ["hello", "[ 7]", '["x"]', '[{"arguments": {}}]', '[{"name": "f", "arguments": }]', "}"]
+)
+def test_a_forced_text_that_is_no_call_is_content(broken: str) -> None:
+    """Only an executor that follows no grammar writes it."""
+    assert read_every_way(CallArrayReader, broken) == Read(content=broken, finish_reason="stop")
+    after = read_every_way(CallArrayReader, f"[{NOW},{broken}")
+    assert (after.names, after.content, after.finish_reason) == (["now"], f",{broken}", "tool_calls")
 
 
 PIECES = [
