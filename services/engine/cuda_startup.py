@@ -21,13 +21,11 @@ from services.engine.executor.profile_steps import ProfileSteps
 from services.engine.executor.torch_executor import MakeAttention, TorchExecutor
 from services.engine.loading.files import ModelFiles
 from services.engine.loading.source import ModelSource
-from services.engine.loading.weights import iter_weights
-from services.engine.models.config import ModelConfig
 from services.engine.models.decoder import Decoder
-from services.engine.models.weights import load_model
 from services.engine.settings import EngineSettings
-from services.engine.torch_startup import torch_dtype
+from services.engine.torch_startup import kv_dtype, load_decoder, torch_dtype
 
+FP8_CAPABILITY = (8, 9)  # from which devices multiply e4m3
 MOST_GRAPH_ROWS = 256  # by default: beyond, a step's own work outlasts the launch of its kernels
 
 Find = Callable[[], FlashInfer]
@@ -37,14 +35,29 @@ def load_cuda_executor(
     settings: EngineSettings, source: ModelSource, files: ModelFiles, log: FilteringBoundLogger
 ) -> TorchExecutor | OverlappedExecutor:
     """Raises LoadingError, ModelError, and StartupError if not a single page fits or the attention does not run."""
-    config = ModelConfig.from_hf(files.config, settings.max_model_len)
     auto: resources.Dtype = "bfloat16" if torch.cuda.is_bf16_supported() else "float32"
     dtype = torch_dtype(settings, auto)
-    model = load_model(config, iter_weights(source, files.config), dtype, "cuda")
+    if reason := lacks_fp8(settings, dtype, torch.cuda.get_device_capability()):
+        raise StartupError(reason)
+    model = load_decoder(settings, source, files, dtype, "cuda")
     make_attention = choose_attention(settings, model, log)
     graphs = choose_graphs(settings, make_attention, CudaRecorder, log)
-    executor = fitted_executor(settings, model, make_attention, CudaMemory(), graphs)
+    kept = kv_dtype(settings, dtype)
+    executor = fitted_executor(settings, model, make_attention, CudaMemory(), graphs=graphs, kv_dtype=kept)
     return OverlappedExecutor(executor) if settings.overlap else executor
+
+
+def lacks_fp8(settings: EngineSettings, dtype: torch.dtype, capability: tuple[int, int]) -> str:
+    """Why a device of this compute capability has no matrices in fp8 beside others of `dtype`; empty if it has, or if
+    they are not asked for."""
+    if settings.quantization != "fp8":
+        return ""
+    if dtype != torch.bfloat16:
+        return "quantization fp8 cannot be had: its products are in bfloat16, and dtype is float32"
+    if capability < FP8_CAPABILITY:
+        found, needed = (".".join(map(str, version)) for version in (capability, FP8_CAPABILITY))
+        return f"quantization fp8 cannot be had: the device's compute capability is {found}, and it needs {needed}"
+    return ""
 
 
 def find_flashinfer() -> FlashInfer:
@@ -107,46 +120,34 @@ def fitted_executor(
     model: Decoder,
     make_attention: MakeAttention,
     memory: DeviceMemory,
+    *,
     graphs: GraphOptions | None = None,
+    kv_dtype: torch.dtype | None = None,
 ) -> TorchExecutor:
     """With the pages that the settings say or, by default, as many as fit beside what steps and graphs take.
 
     The profiling step runs in any case: whatever is compiled at first use is compiled before the first request.
     """
-    page_bytes = kv_bytes_per_page(model.config, model.dtype, settings.page_size)
-    step_bytes = _profile(settings, model, make_attention, memory, graphs)
-    num_pages = settings.num_pages
-    if num_pages is None:
-        spared = int(memory.total() * (1.0 - settings.gpu_memory_utilization))
-        budget = settings.kv_cache_memory or max(0, memory.free() - step_bytes - spared)
-        num_pages = resources.whole_pages(budget, page_bytes)
-    return TorchExecutor(
-        model, num_pages, settings.page_size, settings.max_model_len, make_attention=make_attention, graphs=graphs
-    )
-
-
-def _profile(
-    settings: EngineSettings,
-    model: Decoder,
-    make_attention: MakeAttention,
-    memory: DeviceMemory,
-    graphs: GraphOptions | None,
-) -> int:
-    """Bytes that an executor takes beside weights and KV pool. Raises StartupError where its steps do not run."""
+    page_bytes = kv_bytes_per_page(model.config, kv_dtype or model.dtype, settings.page_size)
+    make = partial(TorchExecutor, model, make_attention=make_attention, graphs=graphs, kv_dtype=kv_dtype)
     longest = min(settings.max_model_len or model.config.max_position_embeddings, model.config.max_position_embeddings)
     steps = ProfileSteps.of(settings.max_batch_tokens, settings.max_num_seqs, longest, settings.page_size)
-
-    def run() -> None:
-        executor = TorchExecutor(
-            model, steps.num_pages, settings.page_size, make_attention=make_attention, graphs=graphs
-        )
-        for plan in steps.plans:
-            executor.execute(plan)
-        executor.close()
-
     try:
-        taken = memory.peak(run)
+        taken = memory.peak(partial(_run, steps, make, settings.page_size))
     except Exception as error:  # of whatever kind: kernels are compiled and loaded here
         hint = "" if make_attention is TorchAttention else "; attention torch does without flashinfer's kernels"
         raise StartupError(f"the profiling step failed: {error}{hint}") from error
-    return max(0, taken - steps.num_pages * kv_bytes_per_page(model.config, model.dtype, settings.page_size))
+    num_pages = settings.num_pages
+    if num_pages is None:
+        step_bytes = max(0, taken - steps.num_pages * page_bytes)
+        spared = int(memory.total() * (1.0 - settings.gpu_memory_utilization))
+        budget = settings.kv_cache_memory or max(0, memory.free() - step_bytes - spared)
+        num_pages = resources.whole_pages(budget, page_bytes)
+    return make(num_pages, settings.page_size, settings.max_model_len)
+
+
+def _run(steps: ProfileSteps, make: Callable[[int, int], TorchExecutor], page_size: int) -> None:
+    executor = make(steps.num_pages, page_size)
+    for plan in steps.plans:
+        executor.execute(plan)
+    executor.close()

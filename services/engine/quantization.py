@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from services.engine.loading.gguf_weights import StoredBlocks
 from services.engine.models.config import ModelConfig
-from services.engine.settings import Quantization
+from services.engine.settings import NativeQuantization
 
 _FORMAT_OF_BLOCKS = {"q4_0": "int4", "q4_1": "int4", "q8_0": "int8_group32"}
 _BITS = {"int8": 8.0, "int8_group32": 8.5, "int4": 5.0}  # scales and minima included
@@ -29,7 +29,7 @@ class WeightFormats:
 
     @classmethod
     def choose(
-        cls, quantization: Quantization, elements: str, config: ModelConfig, stored: Mapping[str, StoredBlocks]
+        cls, quantization: NativeQuantization, elements: str, config: ModelConfig, stored: Mapping[str, StoredBlocks]
     ) -> WeightFormats:
         """stored: the file's matrices in blocks, by tensor.
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from services.engine import hardware
 from services.engine.errors import StartupError
-from services.engine.settings import EngineSettings, Quantization
+from services.engine.settings import EngineSettings, NativeQuantization
 
 KV_SHARE_OF_FREE_MEMORY = 0.25
 
@@ -20,12 +20,13 @@ def dtype(settings: EngineSettings) -> Dtype:
     return settings.dtype
 
 
-def quantization(settings: EngineSettings) -> Quantization:
-    """What the settings say. `auto` is `none` where float32 is asked for, as exact results are wanted then, and on a
-    CPU with a matrix unit, which multiplies bfloat16 faster than the executor does integers.
+def quantization(settings: EngineSettings) -> NativeQuantization:
+    """The native executor's: what the settings say. `auto` is `none` where float32 is asked for, as exact results are
+    wanted then, and on a CPU with a matrix unit, which multiplies bfloat16 faster than the executor does integers.
     """
     if settings.quantization == "auto" and (settings.dtype == "float32" or hardware.has_matrix_unit()):
         return "none"
+    assert settings.quantization != "fp8", "fp8 is the torch executor's"
     return settings.quantization
 
 

@@ -10,7 +10,8 @@ from pydantic import ByteSize, Field, model_validator
 from services.common.settings import StationSettings
 from services.engine.validation import MAX_SPECULATIVE_TOKENS
 
-Quantization = Literal["auto", "none", "int8", "int4"]
+NativeQuantization = Literal["auto", "none", "int8", "int4"]
+Quantization = Literal["auto", "none", "int8", "int4", "fp8"]
 
 
 class EngineSettings(StationSettings):
@@ -53,16 +54,16 @@ class EngineSettings(StationSettings):
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="Type of the weights; 'auto' is bfloat16 where the device computes in it."
     )
-    kv_cache_dtype: Literal["auto", "float32", "bfloat16", "int8"] = Field(
+    kv_cache_dtype: Literal["auto", "float32", "bfloat16", "int8", "fp8"] = Field(
         "auto",
-        description="Type of the KV pool; 'auto' is that of dtype; int8 takes half the memory of bfloat16 and needs "
-        "the native executor.",
+        description="Type of the KV pool; 'auto' is that of dtype; int8 and fp8 take half the memory of bfloat16; int8 "
+        "needs the native executor, fp8 (e4m3) the torch executor.",
     )
     quantization: Quantization = Field(
         "auto",
         description="How the native executor stores matrices: 'int8' or 'int4', quantized at load; 'none', in dtype; "
         "'auto' takes a GGUF file's Q4_0, Q4_1 and Q8_0 as they are and the rest as 'none', which it is for all where "
-        "--dtype is float32 or the CPU has AMX.",
+        "--dtype is float32 or the CPU has AMX. 'fp8' is the torch executor's: e4m3, made for CUDA.",
     )
     threads: int = Field(
         0, ge=0, description="Threads of a step; 0 for as many as cores, or the container's quota, allow."
@@ -122,6 +123,25 @@ class EngineSettings(StationSettings):
         if self.quantization in ("int8", "int4") and self.executor in ("torch", "scripted"):
             raise ValueError(f"quantization {self.quantization} needs the native executor, not {self.executor}")
         return self
+
+    @model_validator(mode="after")
+    def _fp8_has_its_executor(self) -> Self:
+        if not (asked := self.needs_torch):
+            return self
+        if self.executor in ("native", "scripted"):
+            raise ValueError(f"{asked} needs the torch executor, not {self.executor}")
+        if self.wants_native:
+            raise ValueError(f"{asked} needs the torch executor, and what else is asked for the native one")
+        if self.tensor_parallel_size > 1:
+            raise ValueError(f"{asked} has one rank; tensor-parallel-size is {self.tensor_parallel_size}")
+        return self
+
+    @property
+    def needs_torch(self) -> str:
+        """What is asked for that only the torch executor has; empty if nothing is."""
+        if self.quantization == "fp8":
+            return "quantization fp8"
+        return "kv-cache-dtype fp8" if self.kv_cache_dtype == "fp8" else ""
 
     @model_validator(mode="after")
     def _executor_is_divided(self) -> Self:

@@ -71,6 +71,9 @@ def _load_executor(
     if choose_device(settings) == "cuda":
         log.info("executor chosen", executor="torch", reason="there is a CUDA device")
         return _torch_executor(settings, source, files, log, "cuda")
+    if settings.needs_torch:
+        log.info("executor chosen", executor="torch", reason=f"{settings.needs_torch} is asked for")
+        return _torch_executor(settings, source, files, log, "cpu")
     try:
         executor = _native_executor(settings, source, files, log)
     except (NativeNotInstalled, NotCovered) as reason:

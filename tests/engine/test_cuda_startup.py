@@ -11,7 +11,7 @@ import structlog
 import torch
 from structlog.testing import capture_logs
 
-from services.engine.cuda_startup import choose_attention, choose_graphs, find_flashinfer, fitted_executor
+from services.engine.cuda_startup import choose_attention, choose_graphs, find_flashinfer, fitted_executor, lacks_fp8
 from services.engine.errors import StartupError
 from services.engine.executor.attention import TorchAttention
 from services.engine.executor.decode_graphs import GraphOptions
@@ -168,11 +168,38 @@ def test_graphs_are_among_what_is_profiled() -> None:
     unused = list(recorders)
     options = GraphOptions(lambda: unused.pop(0), (1, 2))
     page, pool = _pool_bytes(model)
-    executor = fitted_executor(SETTINGS, model, TorchAttention, Memory(step=pool + 70_000), options)
+    executor = fitted_executor(SETTINGS, model, TorchAttention, Memory(step=pool + 70_000), graphs=options)
     assert executor.info.num_pages == (900_000 - 70_000 - 100_000) // page
     assert all(recorder.log[:2] == ["warm up 2", "record 2"] for recorder in recorders)
     decode(executor, Sequence(1, [3, 1, 4], list(range(4))), num_steps=2)
     assert [recorder.log[-1] for recorder in recorders] == ["record 1", "replay 1"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "capability", "reason"),
+    [
+        (torch.bfloat16, (9, 0), ""),
+        (torch.bfloat16, (8, 9), ""),
+        (torch.bfloat16, (8, 6), "compute capability is 8.6, and it needs 8.9"),
+        (torch.float32, (9, 0), "dtype is float32"),
+    ],
+)
+def test_what_a_device_lacks_for_fp8(dtype: torch.dtype, capability: tuple[int, int], reason: str) -> None:
+    asked = SETTINGS.model_copy(update={"quantization": "fp8"})
+    found = lacks_fp8(asked, dtype, capability)
+    assert bool(found) == bool(reason)
+    assert reason in found
+    assert lacks_fp8(SETTINGS, dtype, capability) == ""
+
+
+def test_a_pool_of_8_bits_holds_twice_the_pages() -> None:
+    model = decoder(LLAMA, dtype=torch.bfloat16)
+    executors = [
+        fitted_executor(SETTINGS, model, TorchAttention, Memory(step=0), kv_dtype=dtype)
+        for dtype in (torch.bfloat16, torch.float8_e4m3fn)
+    ]
+    plain, small = (executor.info.num_pages for executor in executors)
+    assert small == 2 * plain
 
 
 def test_the_whole_way_with_flashinfer_s_calls() -> None:

@@ -39,6 +39,13 @@ def test_flags_go_before_variables(monkeypatch):
         (["--quantization", "int3"], "--quantization"),
         (["--quantization", "int8", "--executor", "torch"], "quantization int8 needs the native executor"),
         (["--quantization", "int4", "--executor", "scripted"], "quantization int4 needs the native executor"),
+        (["--quantization", "fp8", "--executor", "native"], "quantization fp8 needs the torch executor, not native"),
+        (["--kv-cache-dtype", "fp8", "--executor", "scripted"], "kv-cache-dtype fp8 needs the torch executor"),
+        (
+            ["--kv-cache-dtype", "fp8", "--quantization", "int8"],
+            "kv-cache-dtype fp8 needs the torch executor, and what",
+        ),
+        (["--quantization", "fp8", "--tensor-parallel-size", "2"], "quantization fp8 has one rank"),
         (["--kv-cache-memory", "much"], "--kv-cache-memory"),
         (["--max-waiting", "0"], "--max-waiting"),
         (["--step-ms", "-1"], "--step-ms"),

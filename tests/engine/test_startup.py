@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 import sys
 
@@ -69,6 +71,22 @@ def test_auto_names_what_native_does_not_cover(folder):
     with pytest.raises(NotCovered) as error:
         load(folder, executor="native", page_size=8)
     assert (error.value.feature, error.value.value) == ("page-size", 8)
+
+
+@pytest.mark.parametrize("asked", [{"quantization": "fp8"}, {"kv_cache_dtype": "fp8"}])
+def test_auto_takes_torch_for_what_only_it_has(folder, asked):
+    core, [line] = load(folder, executor="auto", **asked)
+    assert isinstance(core._executor, TorchExecutor)
+    [(name, value)] = asked.items()
+    assert line["reason"] == f"{name.replace('_', '-')} {value} is asked for"
+
+
+def test_fp8_is_refused_for_a_model_whose_sizes_it_does_not_take(folder, tmp_path):
+    odd = shutil.copytree(folder, tmp_path / "odd")
+    config = json.loads((odd / "config.json").read_text()) | {"intermediate_size": 88}
+    (odd / "config.json").write_text(json.dumps(config))
+    with pytest.raises(StartupError, match="multiples of 16, unlike intermediate_size 88"):
+        load(odd, quantization="fp8")
 
 
 def test_the_native_kv_pool_s_memory_decides_over_its_pages_and_these_over_the_length(folder):

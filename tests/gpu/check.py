@@ -16,7 +16,7 @@ from functools import partial
 
 import torch
 
-from services.engine.cuda_startup import find_flashinfer, fitted_executor
+from services.engine.cuda_startup import FP8_CAPABILITY, find_flashinfer, fitted_executor
 from services.engine.device import why_no_cuda
 from services.engine.executor.cuda_graphs import CudaRecorder
 from services.engine.executor.cuda_memory import CudaMemory
@@ -40,6 +40,8 @@ def main() -> int:
         variants["flashinfer"] = Variant(flashinfer)
         variants["flashinfer, graphs"] = Variant(flashinfer, CudaRecorder)
         variants["flashinfer, graphs, overlap"] = Variant(flashinfer, CudaRecorder, overlaps=True)
+        if torch.cuda.get_device_capability() >= FP8_CAPABILITY:
+            variants["flashinfer, graphs, fp8"] = Variant.in_fp8(flashinfer, CudaRecorder)
         missing: tuple[Row, ...] = ()
     except ImportError as error:
         missing = (Row("flashinfer", f"not installed ({error})", passed=False),)
@@ -70,7 +72,8 @@ def _fitted(model: Decoder, variant: Variant) -> TorchExecutor:
         max_num_seqs=speed.FULL.max_num_seqs, max_batch_tokens=speed.FULL.max_batch_tokens, max_model_len=4096
     )
     graphs = variant.graphs(speed.FULL.max_num_seqs)
-    return fitted_executor(settings, model, variant.make_attention, CudaMemory(), graphs)
+    memory, make = CudaMemory(), variant.make_attention
+    return fitted_executor(settings, variant.model(model), make, memory, graphs=graphs, kv_dtype=variant.kv_dtype)
 
 
 if __name__ == "__main__":

@@ -12,11 +12,12 @@ from torch import Tensor
 from services.engine.loading.random_weights import random_weights
 from services.engine.models.config import ModelConfig
 from services.engine.models.decoder import Decoder
+from services.engine.models.fp8 import not_multiples
 from services.engine.models.weights import load_model
 from tests.engine.executor.plans import Sequence
 from tests.engine.models.reference import FAMILIES, Oracle
 from tests.gpu.rows import Row
-from tests.gpu.variants import TORCH, Stepper, Variant
+from tests.gpu.variants import TORCH, TORCH_FP8, Stepper, Variant
 
 PAGE_SIZE = 16
 NUM_PAGES = 64
@@ -33,8 +34,8 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 def rows(variants: Mapping[str, Variant], device: str, models: Mapping[str, dict[str, Any]] = MODELS) -> Iterator[Row]:
-    """float32 by the reference must give transformers' tokens; in bfloat16 a variant may be off by what the reference
-    is, and half as much again."""
+    """float32 by the reference must give transformers' tokens; in bfloat16 and in fp8 a variant may be off by what the
+    reference is, and half as much again."""
     for name, config in models.items():
         expected = _expected(Oracle.of(config))
         found = _found(_model(config, torch.float32, device), TORCH)
@@ -44,11 +45,18 @@ def rows(variants: Mapping[str, Variant], device: str, models: Mapping[str, dict
         model = _model(config, torch.bfloat16, device)
         reference = _off(_found(model, TORCH), expected)
         yield Row(f"{name}: bfloat16, torch", f"logits off by {reference:.1e}", passed=reference < 0.1)
+        in_fp8 = None if not_multiples(model.config) else _off(_found(model, TORCH_FP8), expected)
+        if in_fp8 is not None:
+            beside, passed = f"torch: {reference:.1e}", in_fp8 < 16 * reference + 1e-3  # e4m3 has four bits less
+            yield Row(f"{name}: fp8, torch", f"logits off by {in_fp8:.1e}", beside, passed)
         for variant_name, variant in variants.items():
-            if variant != TORCH and not variant.overlaps:  # its logits are those of the same steps in turn
-                off = _off(_found(model, variant), expected)
-                beside, passed = f"torch: {reference:.1e}", off < 1.5 * reference + 1e-3
-                yield Row(f"{name}: bfloat16, {variant_name}", f"logits off by {off:.1e}", beside, passed)
+            limit = in_fp8 if variant.fp8 else reference
+            if variant in (TORCH, TORCH_FP8) or variant.overlaps or limit is None:
+                continue  # overlapped steps are the same ones
+            off = _off(_found(model, variant), expected)
+            dtype = "fp8" if variant.fp8 else "bfloat16"
+            beside, passed = f"torch: {limit:.1e}", off < 1.5 * limit + 1e-3
+            yield Row(f"{name}: {dtype}, {variant_name}", f"logits off by {off:.1e}", beside, passed)
 
 
 def _model(config: dict[str, Any], dtype: torch.dtype, device: str) -> Decoder:

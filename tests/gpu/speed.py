@@ -64,7 +64,7 @@ def rows(variants: Mapping[str, Variant], device: str, sizes: Sizes, make_execut
     for name, variant in variants.items():
         for batch in () if variant.overlaps else sizes.batches:  # a step alone overlaps with nothing
             seconds = _decode_seconds(model, variant, batch, sizes)
-            part = _decode_bytes(config, batch, sizes.context) / seconds / bandwidth
+            part = _decode_bytes(config, variant, batch, sizes.context) / seconds / bandwidth
             what = f"{name}: decode of {batch} after {sizes.context} tokens"
             yield Row(what, f"{seconds * 1e3:.2f} ms", f"{part:.0%} of the bandwidth")
         if variant.make_recorder is None:  # prefills are never recorded
@@ -157,10 +157,12 @@ def _timed(executor: TorchExecutor, sequences: list[SequencePlan], model: Decode
     return seconds
 
 
-def _decode_bytes(config: ModelConfig, batch: int, context: int) -> int:
+def _decode_bytes(config: ModelConfig, variant: Variant, batch: int, context: int) -> int:
     """Weights once, and the keys and values of all sequences. The untied table of embeddings is hardly read."""
-    unread = 0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size
-    return 2 * (config.num_weights - unread) + batch * context * kv_bytes_per_page(config, torch.bfloat16, 1)
+    table = config.vocab_size * config.hidden_size
+    in_layers = config.num_weights - table * (1 if config.tie_word_embeddings else 2)
+    weights = 2 * table + in_layers * (1 if variant.fp8 else 2)
+    return weights + batch * context * kv_bytes_per_page(config, variant.kv_dtype or torch.bfloat16, 1)
 
 
 def _prefill_flops(config: ModelConfig, tokens: int) -> int:

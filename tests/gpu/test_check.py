@@ -22,6 +22,7 @@ VARIANTS = {
     "flashinfer": Variant(FLASHINFER),
     "flashinfer, graphs": Variant(FLASHINFER, RecorderOnCpu),
     "flashinfer, graphs, overlap": Variant(FLASHINFER, RecorderOnCpu, overlaps=True),
+    "flashinfer, graphs, fp8": Variant.in_fp8(FLASHINFER, RecorderOnCpu),
 }
 SMALL = speed.Sizes(FAMILIES["llama"], 1 << 16, 64, (1, 3), 20, 40, 1, 6, 2, 9, 4, 16)
 
@@ -35,7 +36,7 @@ def test_without_a_gpu_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
 def test_all_variants_are_correct() -> None:
     models = {name: correctness.MODELS[name] for name in ("qwen3, 8 heads, 2 KV heads", "gemma2")}
     rows = list(correctness.rows(VARIANTS, "cpu", models))
-    assert len(rows) == 4 * len(models)
+    assert len(rows) == 6 * len(models)
     assert [row for row in rows if not row.passed] == []
 
 
@@ -54,7 +55,7 @@ def test_a_backend_that_is_wrong_fails() -> None:
 
 def test_steps_and_the_workload_are_measured() -> None:
     rows = list(speed.rows(VARIANTS, "cpu", SMALL, lambda model, variant: variant.executor(model, 12, 4, 4)))
-    assert len(rows) == 2 + 3 * 2 + 2 + 4
+    assert len(rows) == 2 + 4 * 2 + 2 + 5
     loads = [row for row in rows if row.passed is not None]
     assert [row.what for row in loads] == [f"{name}: 6 requests of 2 to 9 tokens in and out" for name in VARIANTS]
     assert all(row.passed for row in loads)

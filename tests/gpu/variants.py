@@ -14,16 +14,28 @@ from services.engine.executor.decode_graphs import DecodeGraphs, GraphOptions, R
 from services.engine.executor.kv_pool import KvPool
 from services.engine.executor.torch_executor import MakeAttention, TorchExecutor
 from services.engine.models.decoder import Decoder
+from services.engine.models.fp8 import E4M3, with_fp8_matrices
 from services.engine.plan import SequencePlan
 
 
 @dataclass(frozen=True)
 class Variant:
-    """`make_recorder`: for graphs, if decodes are to be recorded; `overlaps`: whether steps are launched ahead."""
+    """`make_recorder`: for graphs, if decodes are to be recorded; `overlaps`: whether steps are launched ahead;
+    `fp8`: whether matrices are in e4m3."""
 
     make_attention: MakeAttention
     make_recorder: Callable[[], Recorder] | None = None
     overlaps: bool = False
+    fp8: bool = False
+    kv_dtype: torch.dtype | None = None  # the model's, if None
+
+    @classmethod
+    def in_fp8(cls, make_attention: MakeAttention, make_recorder: Callable[[], Recorder] | None = None) -> Variant:
+        return cls(make_attention, make_recorder, fp8=True, kv_dtype=E4M3)
+
+    def model(self, model: Decoder) -> Decoder:
+        """As the variant has it."""
+        return with_fp8_matrices(model, model.device) if self.fp8 else model
 
     def graphs(self, largest: int) -> GraphOptions | None:
         """For steps of up to `largest` decodes."""
@@ -31,19 +43,27 @@ class Variant:
 
     def executor(self, model: Decoder, num_pages: int, page_size: int, largest: int) -> TorchExecutor:
         return TorchExecutor(
-            model, num_pages, page_size, make_attention=self.make_attention, graphs=self.graphs(largest)
+            self.model(model),
+            num_pages,
+            page_size,
+            make_attention=self.make_attention,
+            graphs=self.graphs(largest),
+            kv_dtype=self.kv_dtype,
         )
 
 
 TORCH = Variant(TorchAttention)
+TORCH_FP8 = Variant.in_fp8(TorchAttention)
 
 
 class Stepper:
     """Steps of a variant as far as their logits."""
 
     def __init__(self, model: Decoder, variant: Variant, num_pages: int, page_size: int, largest: int) -> None:
-        self._model = model
-        self._pool = KvPool(model.config, num_pages + 1, page_size, model.dtype, model.device)
+        self._model = variant.model(model)
+        self._pool = KvPool(
+            model.config, num_pages + 1, page_size, model.dtype, model.device, stored_dtype=variant.kv_dtype
+        )
         self._attention = variant.make_attention(self._pool, model.config)
         options = variant.graphs(largest)
         self._graphs = (

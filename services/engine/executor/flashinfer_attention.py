@@ -120,7 +120,7 @@ class _Problem:
                 "window_left": -1 if window is None else window - 1,  # keys before the token's own
                 "logits_soft_cap": config.attention_softcap,
                 "q_data_type": pool.dtype,
-                "kv_data_type": pool.dtype,
+                "kv_data_type": pool.stored_dtype,
             },
             uses_tensor_cores=group >= _TENSOR_CORES_FROM or group not in _GROUPS_WITHOUT_TENSOR_CORES,
         )

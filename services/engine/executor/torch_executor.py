@@ -31,7 +31,7 @@ MakeAttention = Callable[[KvPool, ModelConfig], AttentionBackend]
 
 
 class TorchExecutor:
-    """Implements `Executor`. Float32 and bfloat16, whichever the model is in; the KV pool has the model's dtype."""
+    """Implements `Executor`. Float32 and bfloat16, whichever the model is in, or e4m3, as far as that goes."""
 
     def __init__(
         self,
@@ -42,9 +42,10 @@ class TorchExecutor:
         *,
         make_attention: MakeAttention = TorchAttention,
         graphs: GraphOptions | None = None,
+        kv_dtype: torch.dtype | None = None,
     ) -> None:
-        """Takes `kv_bytes_per_page(model.config, model.dtype, page_size)` times `num_pages` of memory for the KV pool,
-        and one page more where steps are to run as recorded `graphs`.
+        """Takes `kv_bytes_per_page(model.config, kv_dtype, page_size)` times `num_pages` of memory for the KV pool, and
+        one page more where steps are to run as recorded `graphs`. `kv_dtype` is the model's dtype or e4m3.
 
         `max_model_len` (tokens) only lowers what the model's config and the pool allow.
         """
@@ -54,7 +55,8 @@ class TorchExecutor:
             limits.append(max_model_len)
         self.info = ExecutorInfo(num_pages, page_size, config.vocab_size, max_model_len=min(limits))
         self._model = model
-        self._pool = KvPool(config, num_pages + (graphs is not None), page_size, model.dtype, model.device)
+        num_kept = num_pages + (graphs is not None)
+        self._pool = KvPool(config, num_kept, page_size, model.dtype, model.device, stored_dtype=kv_dtype)
         self._attention = make_attention(self._pool, config)
         self._previous: LaunchedStep | None = None
         # Attention backends reuse the memory from which a step's page tables are copied.

@@ -70,7 +70,7 @@ class RMSNorm:
 class Attention:
     """Projections around attention. q, k and v are one product; `q_norm` and `k_norm` (Qwen3) are per head."""
 
-    qkv: Linear
+    qkv: Projection
     output: Projection
     q_norm: RMSNorm | None
     k_norm: RMSNorm | None
@@ -92,7 +92,7 @@ class Attention:
 class MLP:
     """SwiGLU or GEGLU (arXiv 2002.05202). Gate and up projection are one product."""
 
-    gate_up: Linear
+    gate_up: Projection
     down: Projection
     activation: Activation
 
@@ -117,7 +117,8 @@ class DecoderLayer:
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """A model's weights, all of one dtype on one device, and how a step's tokens go through them.
+    """A model's weights, on one device and of one dtype but for quantized matrices, and how a step's tokens go through
+    them.
 
     Of a model that is divided among ranks (`parallel.py`) it is one rank's part; `config` then has that part's sizes.
     """

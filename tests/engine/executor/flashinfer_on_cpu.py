@@ -30,7 +30,7 @@ class _Paged:
         scale: float,
         window_left: int,
         cap: float,
-        dtype: torch.dtype,
+        dtypes: tuple[torch.dtype, torch.dtype],
     ) -> None:
         indptr, indices, last_page_len = pages
         for tensor in (queries, *pages):
@@ -40,14 +40,14 @@ class _Paged:
         assert (last_page_len >= 1).all()
         assert (last_page_len <= sizes[3]).all()
         self._queries, self._pages, self._sizes = queries, pages, sizes
-        self._scale, self._window_left, self._cap, self._dtype = scale, window_left, cap, dtype
+        self._scale, self._window_left, self._cap, self._dtypes = scale, window_left, cap, dtypes
         self.num_plans += 1
 
     def _attend(self, q: Tensor, paged_kv_cache: tuple[Tensor, Tensor]) -> Tensor:
         num_heads, num_kv_heads, head_dim, page_size = self._sizes
         assert q.shape == (self._queries[-1], num_heads, head_dim)
         assert q.is_contiguous()
-        assert q.dtype == self._dtype
+        assert (q.dtype, paged_kv_cache[0].dtype) == self._dtypes
         for cache in paged_kv_cache:
             assert cache.shape[1:] == (page_size, num_kv_heads, head_dim)
         indptr, indices, last_page_len = self._pages
@@ -56,7 +56,7 @@ class _Paged:
             table = indices[indptr[i] : indptr[i + 1]].long()
             kv_len = (len(table) - 1) * page_size + int(last_page_len[i])
             keys, values = (
-                cache[table].flatten(0, 1)[:kv_len].repeat_interleave(num_heads // num_kv_heads, 1)
+                cache[table].to(q.dtype).flatten(0, 1)[:kv_len].repeat_interleave(num_heads // num_kv_heads, 1)
                 for cache in paged_kv_cache
             )
             rows.append(self._one(q[self._queries[i] : self._queries[i + 1]], keys, values))
@@ -113,7 +113,7 @@ class BatchDecodeWithPagedKVCacheWrapper(_Paged):
         sm_scale: float | None = None,
     ) -> None:
         assert self.use_tensor_cores or num_qo_heads // num_kv_heads in (1, 2, 3, 4, 6, 8)
-        assert kv_data_type == q_data_type
+        assert kv_data_type in (q_data_type, torch.float8_e4m3fn)
         if self._buffers is not None:
             assert len(last_page_len) == len(self._buffers[2]), "the batch size should be fixed in cudagraph mode"
             for buffer, values in zip(self._buffers, (indptr, indices, last_page_len), strict=True):
@@ -125,7 +125,7 @@ class BatchDecodeWithPagedKVCacheWrapper(_Paged):
             scale=head_dim**-0.5 if sm_scale is None else sm_scale,
             window_left=window_left,
             cap=logits_soft_cap or 0.0,
-            dtype=q_data_type,
+            dtypes=(q_data_type, kv_data_type),
         )
 
     def run(self, q: Tensor, paged_kv_cache: tuple[Tensor, Tensor]) -> Tensor:
@@ -138,7 +138,7 @@ class BatchDecodeWithPagedKVCacheWrapper(_Paged):
         num_heads, num_kv_heads, head_dim, page_size = self._sizes
         assert q.shape == (len(last_page_len), num_heads, head_dim)
         assert q.is_contiguous()
-        assert q.dtype == self._dtype
+        assert (q.dtype, paged_kv_cache[0].dtype) == self._dtypes
         longest = len(indices) // len(last_page_len)
         places = (indptr[:-1, None] + torch.arange(longest)).clamp(max=len(indices) - 1)
         ends = (indptr.diff() - 1) * page_size + last_page_len
@@ -147,7 +147,7 @@ class BatchDecodeWithPagedKVCacheWrapper(_Paged):
         if self._window_left >= 0:
             hidden |= tokens < ends[:, None] - 1 - self._window_left
         keys, values = (
-            cache[indices[places]].flatten(1, 2).repeat_interleave(num_heads // num_kv_heads, 2)
+            cache[indices[places]].to(q.dtype).flatten(1, 2).repeat_interleave(num_heads // num_kv_heads, 2)
             for cache in paged_kv_cache
         )
         scores = torch.einsum("bhd,bkhd->bhk", q, keys) * self._scale
@@ -177,7 +177,7 @@ class BatchPrefillWithPagedKVCacheWrapper(_Paged):
         kv_data_type: torch.dtype | None = None,
     ) -> None:
         assert causal
-        assert kv_data_type == q_data_type
+        assert kv_data_type in (q_data_type, torch.float8_e4m3fn)
         self._keep(
             queries=qo_indptr,
             pages=(paged_kv_indptr, paged_kv_indices, paged_kv_last_page_len),
@@ -185,7 +185,7 @@ class BatchPrefillWithPagedKVCacheWrapper(_Paged):
             scale=head_dim_qk**-0.5 if sm_scale is None else sm_scale,
             window_left=window_left,
             cap=logits_soft_cap or 0.0,
-            dtype=q_data_type,
+            dtypes=(q_data_type, kv_data_type),
         )
 
     def run(self, q: Tensor, paged_kv_cache: tuple[Tensor, Tensor]) -> Tensor:
