@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+import pytest
+
 from tests.gateway.support.running import RawClient, running_gateway
 
 
@@ -25,6 +27,19 @@ async def test_fieldbug_18_a_chunked_body_over_the_limit_gets_413() -> None:
         assert response.status_code == 413
         assert "1000 bytes" in response.json()["error"]["message"]
         assert (await gateway.chat()).status_code == 200
+
+
+@pytest.mark.parametrize(("encoding", "status"), [("gzip", 400), ("gzip, br", 400), ("identity", 200), ("", 200)])
+async def test_a_compressed_body_is_refused_by_name(encoding: str, status: int) -> None:
+    async with running_gateway() as gateway:
+        body = b'{"messages": [{"role": "user", "content": "x"}]}'
+        headers = {"content-encoding": encoding}
+        response = await gateway.http.post("/v1/chat/completions", content=body, headers=headers)
+        assert response.status_code == status
+        if status == 400:
+            error = response.json()["error"]
+            assert (error["param"], error["code"]) == ("content-encoding", "unsupported_parameter")
+            assert encoding in error["message"]
 
 
 async def test_a_body_in_pieces_is_read_to_its_end() -> None:

@@ -41,6 +41,8 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True):
         "normalize": (True,),
         "stream": (False,),
         "truncate_prompt_tokens": (),
+        "embed_dtype": ("float32",),
+        "endianness": ("little", "native"),
     }
 
     input: Annotated[PromptField, Meta(extra_json_schema=prompts_schema(MAX_INPUTS))]
@@ -57,6 +59,8 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True):
     normalize: Any = None
     stream: Any = None
     truncate_prompt_tokens: Any = None
+    embed_dtype: Any = None
+    endianness: Any = None
 
 
 class EmbeddingEntry(TypedDict):

@@ -146,6 +146,22 @@ class UnsupportedFields(GenerationParameters, kw_only=True):
     documents: Any = None
     continue_final_message: Any = None
     return_token_ids: Any = None
+    return_tokens_as_token_ids: Any = None
+    include_reasoning: Any = None
+    separate_reasoning: Any = None
+    thinking_token_budget: Any = None
+    logits_processors: Any = None
+    custom_logit_processor: Any = None
+    lora_path: Any = None
+    return_hidden_states: Any = None
+    guided_whitespace_pattern: Any = None
+    json_schema: Any = None
+    regex: Any = None
+    ebnf: Any = None
+    grammar: Any = None
+    stop_regex: Any = None
+    typical_p: Any = None
+    mirostat: Any = None
 
 
 OFF_VALUES: OffValues = {
@@ -169,6 +185,22 @@ OFF_VALUES: OffValues = {
     "documents": ([],),
     "continue_final_message": (False,),
     "return_token_ids": (False,),
+    "return_tokens_as_token_ids": (False,),
+    "include_reasoning": (True,),
+    "separate_reasoning": (True,),
+    "thinking_token_budget": (),
+    "logits_processors": ([],),
+    "custom_logit_processor": (),
+    "lora_path": (),
+    "return_hidden_states": (False,),
+    "guided_whitespace_pattern": (),
+    "json_schema": (),
+    "regex": (),
+    "ebnf": (),
+    "grammar": (),
+    "stop_regex": (),
+    "typical_p": (1, 1.0),
+    "mirostat": (0,),
 }
 
 

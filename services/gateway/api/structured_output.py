@@ -16,6 +16,7 @@ from services.gateway.validation import require_depth
 MAX_FORM_BYTES = 256 * 1024
 MAX_SCHEMA_DEPTH = 64
 RESPONSE_FORMATS = ("text", "json_object", "json_schema")
+_UNSUPPORTED = ("structural_tag", "whitespace_pattern", "disable_any_whitespace", "disable_additional_properties")
 
 Schema = Annotated[  # a JSON Schema, or a string with its text; null as in all fields
     msgspec.Raw | msgspec.UnsetType, Meta(extra_json_schema={"type": ["object", "boolean", "string", "null"]})
@@ -38,6 +39,7 @@ class ResponseFormat(msgspec.Struct):
 
     type: Annotated[str, Meta(extra_json_schema={"enum": list(RESPONSE_FORMATS)})]
     json_schema: JsonSchema | None = None
+    schema: Any = None
 
 
 class StructuredOutputs(msgspec.Struct):
@@ -50,6 +52,8 @@ class StructuredOutputs(msgspec.Struct):
     json_object: bool | None = None
     structural_tag: Any = None
     whitespace_pattern: Any = None
+    disable_any_whitespace: bool | None = None
+    disable_additional_properties: bool | None = None
 
 
 class ExtensionFields(Protocol):
@@ -85,8 +89,8 @@ def extension_forms(body: ExtensionFields) -> Iterator[OutputForm]:
         yield from _of_extensions("structured_outputs.", given.json, given.regex, given.choice, given.grammar)
         if given.json_object:
             yield OutputForm("json_object", "structured_outputs.json_object")
-        for name in ("structural_tag", "whitespace_pattern"):
-            if getattr(given, name) is not None:
+        for name in _UNSUPPORTED:
+            if getattr(given, name) not in (None, False):
                 raise unsupported(f"structured_outputs.{name}", "not supported; leave it out")
     yield from _of_extensions("guided_", body.guided_json, body.guided_regex, body.guided_choice, body.guided_grammar)
 
@@ -95,6 +99,8 @@ def response_forms(given: ResponseFormat | None) -> Iterator[OutputForm]:
     """What `response_format` asks for. Raises ApiError 400."""
     if given is None:
         return
+    if given.schema is not None:  # where other servers have it
+        raise unsupported("response_format.schema", "the place of a schema is response_format.json_schema.schema")
     if given.type == "json_schema" and given.json_schema is None:
         raise invalid("response_format.json_schema is required with this type", "response_format.json_schema")
     schema = msgspec.UNSET if given.json_schema is None else given.json_schema.schema
@@ -103,6 +109,8 @@ def response_forms(given: ResponseFormat | None) -> Iterator[OutputForm]:
 
 def typed_forms(kind: str, schema: Schema, param: str, schema_param: str) -> Iterator[OutputForm]:
     """What OpenAI's three types of a format ask for. Raises ApiError 400."""
+    if kind != "json_schema" and schema is not msgspec.UNSET and bytes(schema) != b"null":
+        raise invalid(f"{schema_param} needs the type 'json_schema'", schema_param)
     match kind:
         case "text":
             pass

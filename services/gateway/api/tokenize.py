@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any, TypedDict
+from typing import Any, ClassVar, TypedDict
 
 import msgspec
 
 from services.gateway.api.chat import Messages, chat_prompt
 from services.gateway.api.endpoint import Endpoint, Exchange
-from services.gateway.api.parameters import TokenId
+from services.gateway.api.parameters import OffValues, TokenId
 from services.gateway.api.tools import ToolList, prompt_tools
-from services.gateway.errors import invalid, unsupported
+from services.gateway.errors import invalid
 from services.gateway.gateway import Gateway
 from services.gateway.prompts import Prompts, TextPrompts
-from services.gateway.validation import decode
+from services.gateway.validation import decode, refuse_later_features
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True):
     """Either `prompt` or `messages`. `prompt` may be empty here."""
+
+    off_values: ClassVar[OffValues] = {
+        "return_token_strs": (False,),
+        "continue_final_message": (False,),
+        "chat_template": (),
+    }
 
     model: str | None = None
     messages: Messages | msgspec.UnsetType = msgspec.UNSET
@@ -26,7 +32,9 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
     prompt: str | None = None
     add_special_tokens: bool | None = None
-    return_token_strs: bool | None = None
+    return_token_strs: Any = None
+    continue_final_message: Any = None
+    chat_template: Any = None
 
 
 class DetokenizeRequest(msgspec.Struct, kw_only=True):
@@ -75,8 +83,7 @@ class TokenizeEndpoint(Endpoint):
     async def serve(self, exchange: Exchange) -> None:
         """Answers `{"count", "max_model_len", "tokens"}`."""
         body = decode(_TOKENIZE, exchange.body)
-        if body.return_token_strs:
-            raise unsupported("return_token_strs", "not supported; leave it out or set it to false")
+        refuse_later_features(body, body.off_values)
         prompt = _prompt(body)
         road = self._gateway.road
         model = await self._gateway.model(body.model, road.patience(exchange.context))

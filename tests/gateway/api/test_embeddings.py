@@ -108,6 +108,8 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"input": "a", "normalize": False}, "normalize"),
     ({"input": "a", "stream": True}, "stream"),
     ({"input": "a", "truncate_prompt_tokens": 5}, "truncate_prompt_tokens"),
+    ({"input": "a", "embed_dtype": "float16"}, "embed_dtype"),
+    ({"input": "a", "endianness": "big"}, "endianness"),
     ({"input": "a", "messages": []}, "messages"),
     ({"input": "a", "model": "x"}, "model"),
 ]

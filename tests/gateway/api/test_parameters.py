@@ -28,6 +28,22 @@ ASKED_FOR: dict[str, Any] = {
     "documents": [{}],
     "continue_final_message": True,
     "return_token_ids": True,
+    "return_tokens_as_token_ids": True,
+    "include_reasoning": False,
+    "separate_reasoning": False,
+    "thinking_token_budget": 5,
+    "logits_processors": ["x"],
+    "custom_logit_processor": "x",
+    "lora_path": "x",
+    "return_hidden_states": True,
+    "guided_whitespace_pattern": " ",
+    "json_schema": {},
+    "regex": "a",
+    "ebnf": "root ::= x",
+    "grammar": "root ::= x",
+    "stop_regex": "a",
+    "typical_p": 0.5,
+    "mirostat": 2,
 }
 
 

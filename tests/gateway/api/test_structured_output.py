@@ -114,6 +114,17 @@ def nested(levels: int) -> dict[str, Any]:
         ("structured_outputs.choice", {"structured_outputs": {"choice": []}}),
         ("structured_outputs.structural_tag", {"structured_outputs": {"structural_tag": "{}"}}),
         ("structured_outputs.whitespace_pattern", {"structured_outputs": {"whitespace_pattern": " "}}),
+        ("structured_outputs.disable_any_whitespace", {"structured_outputs": {"disable_any_whitespace": True}}),
+        (
+            "structured_outputs.disable_additional_properties",
+            {"structured_outputs": {"json": SCHEMA, "disable_additional_properties": True}},
+        ),
+        ("response_format.schema", {"response_format": {"type": "json_object", "schema": SCHEMA}}),
+        ("response_format.schema", {"response_format": {"type": "json_schema", "schema": SCHEMA, "json_schema": None}}),
+        (
+            "response_format.json_schema.schema",
+            {"response_format": {"type": "json_object", "json_schema": {"name": "a", "schema": SCHEMA}}},
+        ),
         ("structured_outputs.choice", {"structured_outputs": {"choice": ["a"], "regex": "a"}}),
         ("guided_regex", {"guided_regex": "a", "response_format": {"type": "json_object"}}),
         ("guided_choice", {"guided_choice": ["a" * 2**17] * 3}),

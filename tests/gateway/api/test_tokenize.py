@@ -87,6 +87,8 @@ async def test_a_passing_failure_of_the_detokenizer_is_tried_once_more(gateway: 
     ("body", "param"),
     [
         ({"prompt": "a", "return_token_strs": True}, "return_token_strs"),
+        ({"prompt": "a", "continue_final_message": True}, "continue_final_message"),
+        ({"prompt": "a", "chat_template": "x"}, "chat_template"),
         ({"messages": [{"role": "user", "content": "x"}], "tools": [{}] * 129}, "tools"),
         ({"messages": [{"role": "user", "content": "x"}], "tools": [1]}, "tools[0]"),
         ({"messages": [{"role": "user", "content": "x"}], "tools": [{}]}, "tools[0].type"),
