@@ -136,7 +136,7 @@ def _flops(device: str, sizes: Sizes) -> float:
 
 def _decode_seconds(model: Decoder, variant: Variant, batch: int, sizes: Sizes) -> float:
     pages = sizes.context // PAGE_SIZE + 1
-    executor = variant.executor(model, batch * pages, PAGE_SIZE, largest=batch)
+    executor = variant.executor(model, batch * pages, PAGE_SIZE, batch)
     job = SamplingJob(SamplingParams(temperature=0.6), [0], [])
     sequences = [
         SequencePlan(i, [i], sizes.context, list(range(i * pages, (i + 1) * pages)), [job]) for i in range(batch)
@@ -146,7 +146,7 @@ def _decode_seconds(model: Decoder, variant: Variant, batch: int, sizes: Sizes) 
 
 def _prefill_seconds(model: Decoder, variant: Variant, sizes: Sizes) -> float:
     pages = -(-sizes.prefill // PAGE_SIZE)
-    executor = variant.executor(model, pages, PAGE_SIZE, largest=1)
+    executor = variant.executor(model, pages, PAGE_SIZE, 1)
     job = SamplingJob(SamplingParams(temperature=0.6), [0], [])
     return _timed(executor, [SequencePlan(0, [1] * sizes.prefill, 0, list(range(pages)), [job])], model, sizes)
 

@@ -41,13 +41,15 @@ class Variant:
         """For steps of up to `largest` decodes."""
         return None if self.make_recorder is None else GraphOptions(self.make_recorder, graph_sizes(largest))
 
-    def executor(self, model: Decoder, num_pages: int, page_size: int, largest: int) -> TorchExecutor:
+    def executor(self, model: Decoder, num_pages: int, page_size: int, batch: int) -> TorchExecutor:
+        """Of graphs it has one: for `batch` decodes."""
+        graphs = None if self.make_recorder is None else GraphOptions(self.make_recorder, (batch,))
         return TorchExecutor(
             self.model(model),
             num_pages,
             page_size,
             make_attention=self.make_attention,
-            graphs=self.graphs(largest),
+            graphs=graphs,
             kv_dtype=self.kv_dtype,
         )
 
