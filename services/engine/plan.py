@@ -167,10 +167,11 @@ class SequencePlan:
     """One sequence's part of a step.
 
     Keys and values of `token_ids` are computed at positions `start` … `start + len(token_ids) - 1` and written to the
-    pages of `page_table` (position p lives in page `page_table[p // page_size]`, slot `p % page_size`). Attention is
-    causal over positions 0 … p. Pages before `start` may have been written by an earlier step or, for a prefix shared
-    between requests that arrived together, by an earlier sequence of this very step: an executor writes a layer's keys
-    and values for all sequences before it attends for any.
+    pages of `page_table` (position p lives in page `page_table[p // page_size]`, slot `p % page_size`). It may be the
+    scheduler's own list, to be read while the step runs and not kept. Attention is causal over positions 0 … p. Pages
+    before `start` may have been written by an earlier step or, for a prefix shared between requests that arrived
+    together, by an earlier sequence of this very step: an executor writes a layer's keys and values for all sequences
+    before it attends for any.
     """
 
     sequence_id: int
@@ -202,7 +203,7 @@ class StepPlan:
 
     @property
     def num_tokens(self) -> int:
-        return sum(len(s.token_ids) for s in self.sequences)
+        return sum([len(s.token_ids) for s in self.sequences])
 
 
 @dataclass(slots=True)

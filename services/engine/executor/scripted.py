@@ -130,7 +130,10 @@ class ScriptedExecutor:
         script has none, the allowed one with the lowest id."""
         known, self._replayed = self._replayed, {}
         result = StepResult(plan.number, {})
+        computes_prompt = False
         for entry in plan.sequences:
+            if len(entry.sampling) < len(entry.token_ids) or not entry.sampling[0].output_ids:
+                computes_prompt = True
             if entry.sampling:
                 script = known.get(entry.sequence_id) or self._script.token_ids_for(entry.sampling[0].prompt_ids)
                 self._replayed[entry.sequence_id] = script
@@ -142,7 +145,7 @@ class ScriptedExecutor:
                 result.prompt_logprobs[entry.sequence_id] = scored
             if entry.state_rows:
                 result.states[entry.sequence_id] = self._states(entry)
-        if all(_continues_output(entry) for entry in plan.sequences):
+        if not computes_prompt:
             self._wait_for_clock()
         return result
 
@@ -178,10 +181,6 @@ class ScriptedExecutor:
             self._sleep(delay)
             now = self._next_decode  # the clock does not drift by what sleep oversleeps
         self._next_decode = now + self._step_seconds
-
-
-def _continues_output(entry: SequencePlan) -> bool:
-    return len(entry.sampling) == len(entry.token_ids) and len(entry.sampling[0].output_ids) > 0
 
 
 def _next_token(script: tuple[int, ...], job: SamplingJob) -> int:

@@ -96,7 +96,8 @@ class KvCache:
         """Takes note that the step being planned computes a sequence's tokens up to position `end` (exclusive).
 
         Pages that it fills go into the tree. Where the tree has an equal page, the sequence uses that one from the next
-        step on. Returns the pages so given up, which the step still writes: the caller frees them after it.
+        step on, in a table of its own: the plan has the old one. Returns the pages so given up, which the step still
+        writes: the caller frees them after it.
         """
         sequence.num_computed = end
         first, last = sequence.num_full_pages, end // self.page_size
@@ -106,6 +107,7 @@ class KvCache:
             node = self._tree.insert(sequence.path[-1], self._page_key(sequence, index), page)
             if node.page != page:
                 given_up.append(page)
+                sequence.page_table = sequence.page_table.copy()
                 sequence.page_table[index] = node.page
             sequence.path.append(node)
         return given_up

@@ -24,9 +24,10 @@ from collections import deque
 from collections.abc import Callable
 
 from services.engine.executor.base import ExecutorInfo
-from services.engine.plan import SamplingJob, ScoringJob, SequencePlan, StepPlan, StepResult
+from services.engine.plan import SequencePlan, StepPlan, StepResult
 from services.engine.scheduler.config import SchedulerConfig
 from services.engine.scheduler.counters import Counters
+from services.engine.scheduler.entries import chunk_entry, decode_entry
 from services.engine.scheduler.kv_cache import KvCache, KvReadOut
 from services.engine.scheduler.lookahead import going_on, pending_decode
 from services.engine.scheduler.queue import RankedQueue
@@ -95,6 +96,7 @@ class Scheduler:
             raise ValueError(f"the prompt has {length} tokens, not 1 to {longest}")
         self._arrivals += 1
         sequence.rank = (sequence.arrival_ns - sequence.priority * self._aging_ns, self._arrivals)
+        sequence.max_output = min(sequence.stop.max_tokens, self._max_model_len - length)
         self._live[sequence.sequence_id] = sequence
         self._waiting.add(sequence)
 
@@ -126,7 +128,7 @@ class Scheduler:
         for sequence in self._running:
             (decodes if sequence.num_left == 1 else prefills).append(sequence)
         for sequence in decodes:
-            self._schedule(step, sequence)
+            (self._schedule_decode if sequence.output_ids else self._schedule)(step, sequence)
         held_back = self._held_back(step.budget, len(decodes), len(prefills) + len(self._waiting))
         step.budget -= held_back
         self._schedule_prefills(step, prefills)
@@ -170,14 +172,17 @@ class Scheduler:
         now = self._clock()
         self._speculator.note_step(step, (now - max(step.started_ns, self._applied_ns)) / 1e9)
         self._applied_ns = now
+        some_ended = ahead is not None or bool(step.leaving)  # while the step ran
         outputs: list[SequenceOutput] = []
         for entry, sequence in zip(plan.sequences, step.sequences.values(), strict=True):
-            if sequence.state is not SequenceState.RUNNING:
+            if some_ended and sequence.state is not SequenceState.RUNNING:
                 continue
             if not entry.sampling or entry.scoring is not None:
                 outputs += self._prefill_output(entry, sequence, result, now)
             if entry.sampling:
-                token_ids = self._speculator.held(sequence, entry, result.token_ids[entry.sequence_id])
+                token_ids = result.token_ids[entry.sequence_id]
+                if len(token_ids) > 1:
+                    token_ids = self._speculator.held(sequence, entry, token_ids)
                 outputs.append(self._append_tokens(sequence, token_ids, result, now))
                 if ahead is not None and sequence.state is SequenceState.RUNNING:
                     ahead.given_up_pages += self._cache.commit(sequence, sequence.num_tokens)
@@ -250,7 +255,7 @@ class Scheduler:
     def _take_off(self, step: Step) -> StepPlan:
         self._steps += 1
         self.counters.steps += 1
-        self.counters.computed_tokens += self._config.max_batch_tokens - step.budget
+        self.counters.computed_tokens += step.num_tokens
         self._in_flight.append(step)
         return step.plan
 
@@ -287,12 +292,28 @@ class Scheduler:
             self.counters.prefix_miss_tokens += end - start
         if sequence.first_scheduled_ns is None:
             sequence.first_scheduled_ns = step.started_ns
-        sampling = []
-        if end - start == left and not sequence.is_prefill_only:
-            sampling.append(_sampling_job(sequence))
-        step.add(sequence, _sequence_plan(sequence, start, end, sampling))
-        # After the plan has its copy of the page table: the step writes the pages that commit gives up.
+        is_sampled = end - start == left and not sequence.is_prefill_only
+        step.add(sequence, chunk_entry(sequence, start, end, is_sampled=is_sampled))
+        # After the plan has its page table: the step writes the pages that commit gives up.
         step.given_up_pages += self._cache.commit(sequence, end)
+
+    def _schedule_decode(self, step: Step, sequence: Sequence) -> None:
+        """`_schedule` for a sequence whose last output token is all that is left to compute.
+
+        It runs once for each token of every output, mostly after a sleep in which its data left the caches: it touches
+        as few objects as it can.
+        """
+        if step.short_of_pages and sequence.state is not SequenceState.RUNNING:
+            return  # preempted a moment ago for one before it
+        start = sequence.num_computed
+        end = start + 1
+        if len(sequence.page_table) * self._page_size < end and self._secure_pages(step, sequence, end) < end:
+            return
+        step.add(sequence, decode_entry(sequence))
+        if end % self._page_size:
+            sequence.num_computed = end
+        else:
+            step.given_up_pages += self._cache.commit(sequence, end)
 
     def _secure_pages(self, step: Step, sequence: Sequence, end: int) -> int:
         """Gives a sequence pages for its tokens up to `end`; returns how far they reach, at most `end`."""
@@ -375,7 +396,7 @@ class Scheduler:
                 token_ids = token_ids[: count if reason is FinishReason.ERROR else count + 1]
                 break
         output = SequenceOutput(sequence, token_ids, reason)
-        if sequence.num_left > 1:  # guesses that held: they were computed by the step that is over
+        if len(token_ids) > 1:  # guesses that held: they were computed by the step that is over
             for page in self._cache.commit(sequence, sequence.num_tokens - 1):
                 self._cache.free(page)
         if reason is not None:
@@ -387,23 +408,20 @@ class Scheduler:
 
     def _append_token(self, sequence: Sequence, token_id: int) -> FinishReason | None:
         """Returns why the token ends the sequence, if it does."""
-        stop, grammar = sequence.stop, sequence.grammar
+        stop, grammar, output_ids = sequence.stop, sequence.grammar, sequence.output_ids
         is_complete = ends_form = False
         if grammar is not None:
             is_complete = grammar.accept(token_id)
             if grammar.failure:
                 return FinishReason.ERROR
             ends_form = token_id in grammar.ending_ids
-        num_before = len(sequence.output_ids)
-        sequence.output_ids.append(token_id)
-        if ends_form or (token_id in stop.stop_token_ids and num_before >= stop.min_tokens):
+        output_ids.append(token_id)
+        if ends_form or (token_id in stop.stop_token_ids and len(output_ids) > stop.min_tokens):
             sequence.stop_token_id = token_id
             return FinishReason.STOP
         if is_complete:
             return FinishReason.STOP
-        if num_before + 1 >= stop.max_tokens or sequence.num_tokens >= self._max_model_len:
-            return FinishReason.LENGTH
-        return None
+        return FinishReason.LENGTH if len(output_ids) >= sequence.max_output else None
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
         """Ends a running sequence by itself."""
@@ -423,31 +441,3 @@ class Scheduler:
         sequence.state = SequenceState.FINISHED
         sequence.finish_reason = reason
         del self._live[sequence.sequence_id]
-
-
-def _sequence_plan(sequence: Sequence, start: int, end: int, sampling: list[SamplingJob]) -> SequencePlan:
-    return SequencePlan(
-        sequence.sequence_id,
-        sequence.token_slice(start, end),
-        start,
-        sequence.page_table.copy(),
-        sampling,
-        sequence.logprobs,
-        None if sequence.prompt_logprobs is None else _scoring_job(sequence, start, end),
-        sequence.grammar,
-        range(0) if sequence.pooler is None else sequence.pooler.rows(start, end),
-    )
-
-
-def _sampling_job(sequence: Sequence) -> SamplingJob:
-    forbidden_ids = sequence.forbidden_ids(len(sequence.output_ids))
-    return SamplingJob(sequence.sampling, sequence.prompt_ids, sequence.output_ids, forbidden_ids)
-
-
-def _scoring_job(sequence: Sequence, start: int, end: int) -> ScoringJob | None:
-    """For the tokens at positions `start` … `end - 1`: each is followed by the prompt token that its logits score."""
-    prompt_ids, num_top = sequence.prompt_ids, sequence.prompt_logprobs
-    first, last = max(start, sequence.num_scored), min(end, len(prompt_ids) - 1)
-    if num_top is None or first >= last:
-        return None
-    return ScoringJob(first - start, prompt_ids[first + 1 : last + 1], num_top)

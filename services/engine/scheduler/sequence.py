@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from services.engine.plan import OutputGrammar, SamplingParams, StopParams
+from services.engine.plan import OutputGrammar, SamplingJob, SamplingParams, StopParams
 from services.engine.scheduler.pooling import Pooler
 from services.engine.scheduler.prefix_tree import PrefixNode
 from services.engine.scheduler.speculation import Speculation
@@ -54,6 +54,8 @@ class Sequence:
     finish_reason: FinishReason | None = None
     stop_token_id: int | None = None
     rank: tuple[int, int] = (0, 0)  # place in line, lower first; never changes once the scheduler has set it
+    max_output: int = 0  # output tokens after which it ends at the latest
+    jobs: list[SamplingJob] | None = None  # that of the next token, once it is the same for all that follow
 
     num_computed: int = 0  # leading tokens whose keys and values are in pages, those of the step in flight included
     num_scored: int = 0  # leading prompt tokens whose logits have been scored, where prompt_logprobs asks for it

@@ -31,27 +31,26 @@ class Speculator:
         To be called when all else of the step is planned.
         """
         price: float | None = None
-        for entry in step.plan.sequences:
-            sequence = step.sequences[entry.sequence_id]
+        for entry, sequence in zip(step.plan.sequences, step.sequences.values(), strict=True):
             if sequence.speculation is None or not (entry.is_decode and entry.sampling):
                 continue
             if sequence.grammar is not None:  # what it allows after a guess would have to be computed ahead
                 continue
             if price is None:
-                price = self._cost.share_of_rows(step.plan.num_tokens)
+                price = self._cost.share_of_rows(step.num_tokens)
             limit = min(step.budget, self._most_guesses(sequence))
             guesses = sequence.speculation.guess(sequence.prompt_ids, sequence.output_ids, limit, price)
             guesses = _before_stop(sequence, guesses)
             del guesses[self._secure_pages(sequence, len(guesses), num_running) :]
             if guesses:
                 step.budget -= len(guesses)
+                step.num_tokens += len(guesses)
                 step.num_samples[entry.sequence_id] += len(guesses)
                 _extend(entry, sequence, guesses)
 
     def held(self, sequence: Sequence, entry: SequencePlan, sampled: list[int]) -> list[int]:
         """The samples that count: those up to the first one that is not as guessed. sampled: one per job."""
-        if len(sampled) == 1 or sequence.speculation is None:
-            return sampled
+        assert sequence.speculation is not None, "nobody else has more than one job"
         guesses = entry.guesses
         held = 0
         while held < len(guesses) and sampled[held] == guesses[held]:
@@ -64,8 +63,8 @@ class Speculator:
 
     def note_step(self, step: Step, seconds: float) -> None:
         """A step was run. Learns from those without prompts, the ones whose rows guesses add to."""
-        if step.plan.sequences and all(len(entry.sampling) == len(entry.token_ids) for entry in step.plan.sequences):
-            self._cost.note(step.plan.num_tokens, seconds)
+        if step.num_tokens and step.num_tokens == sum(step.num_samples.values()):
+            self._cost.note(step.num_tokens, seconds)
 
     def _most_guesses(self, sequence: Sequence) -> int:
         """How many tokens may follow, less the one that is sampled anyway."""
@@ -89,8 +88,10 @@ def _before_stop(sequence: Sequence, guesses: list[int]) -> list[int]:
 
 def _extend(entry: SequencePlan, sequence: Sequence, guesses: list[int]) -> None:
     entry.token_ids += guesses
-    entry.page_table += sequence.page_table[len(entry.page_table) :]
+    entry.page_table += sequence.page_table[len(entry.page_table) :]  # none unless it is another list by now
+    jobs = entry.sampling.copy()
     for count in range(1, len(guesses) + 1):
         output_ids = sequence.output_ids + guesses[:count]
         forbidden = sequence.forbidden_ids(len(output_ids))
-        entry.sampling.append(SamplingJob(sequence.sampling, sequence.prompt_ids, output_ids, forbidden))
+        jobs.append(SamplingJob(sequence.sampling, sequence.prompt_ids, output_ids, forbidden))
+    entry.sampling = jobs

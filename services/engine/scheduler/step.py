@@ -33,6 +33,7 @@ class Step:
     plan: StepPlan
     budget: int  # tokens that may still be added
     started_ns: int
+    num_tokens: int = 0
     sequences: dict[int, Sequence] = field(default_factory=dict)  # by id, in the order of plan.sequences
     num_samples: dict[int, int] = field(default_factory=dict)  # by id, of the sequences that have any
     short_of_pages: bool = False
@@ -43,8 +44,10 @@ class Step:
 
     def add(self, sequence: Sequence, entry: SequencePlan) -> None:
         """A sequence's part, with at most one sample."""
+        num_tokens = len(entry.token_ids)
         self.plan.sequences.append(entry)
         self.sequences[entry.sequence_id] = sequence
-        self.budget -= len(entry.token_ids)
         if entry.sampling:
             self.num_samples[entry.sequence_id] = 1
+        self.budget -= num_tokens
+        self.num_tokens += num_tokens
