@@ -106,7 +106,8 @@ class DetokenizerService(detokenizer_pb2_grpc.DetokenizerServicer):
                             _leave_engine(run, stream)
         finally:
             if not departure.was_taken_back:
-                self._reporter.report(caller, departure, timeline, span)
+                # After the call's status, which the gateway waits for.
+                asyncio.get_running_loop().call_soon(self._reporter.report, caller, departure, timeline, span)
 
     async def _send(self, stream: TextStream, run: asyncio.Task[None], context: Context, departure: Departure) -> None:
         is_last = False

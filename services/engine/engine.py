@@ -6,6 +6,7 @@ from its admission until the engine thread has confirmed its end, so that neithe
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import time
 
@@ -133,4 +134,5 @@ class Engine:
         if request is not None:
             request.ended = True
             request.on_end(reason, error)
-            request.record.ended(request.sequence, reason, error)
+            # After the handlers that it has woken: they send the end, which nobody shall wait for longer.
+            asyncio.get_running_loop().call_soon(request.record.ended, request.sequence, reason, error)

@@ -63,7 +63,9 @@ class Endpoint(ABC):
             await self._fail(Internal("internal error"), reply, record)
         finally:
             record.times.end = time.monotonic_ns()
-            self._gateway.reporter.report(record, reply.status or CLIENT_CLOSED)
+            # The last bytes leave when this turn of the event loop is over; the client shall not wait for the report.
+            status = reply.status or CLIENT_CLOSED
+            asyncio.get_running_loop().call_soon(self._gateway.reporter.report, record, status)
 
     def _open_record(self, scope: Scope) -> RequestRecord:
         headers = dict(scope["headers"])

@@ -33,9 +33,8 @@ class GenerationEndpoint(Endpoint):
     async def serve(self, exchange: Exchange) -> None:
         """Status and headers are sent with the first delta, so that whatever fails before is a proper HTTP error."""
         with closing(self._gateway.road.calls_ahead(exchange.context)) as ahead:
-            if self._dialect.renders_chat:
-                ahead.render.open()
-                await asyncio.sleep(0)  # the call goes out, and the tokenizer gets ready for what is read here
+            (ahead.render if self._dialect.renders_chat else ahead.generate).open()
+            await asyncio.sleep(0)  # the call goes out, and the station gets ready for what is read here
             await self._serve(exchange, self._dialect.parse(exchange.body), ahead)
 
     async def _serve(self, exchange: Exchange, parsed: Parsed, ahead: CallsAhead) -> None:
@@ -97,12 +96,15 @@ class GenerationEndpoint(Endpoint):
             update = choices.update(delta)
             if body.continuous_usage:
                 update.usage = choices.usage_so_far()
-            if reply.status is None:
+            is_first = reply.status is None
+            if is_first:
                 await reply.open_stream([(b"server-timing", record.times.server_timing())], answer.failure)
             if update.finish_reason is not None and choices.are_finished:
                 await reply.close(answer.events(update, self._summary(exchange, body, choices)))
             elif events := answer.events(update):
                 await reply.write(events)
+            if is_first:
+                await asyncio.sleep(0)  # what was written leaves before the next delta is asked for
 
     async def _send_whole(
         self,
