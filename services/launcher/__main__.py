@@ -25,6 +25,10 @@ Postroad serves on {url}. An example call:
     -d '{{"messages": [{{"role": "user", "content": "What is the capital of France?"}}], "temperature": 0}}'
 
 Logs as they were written: {logs}/. Ctrl-C stops everything."""
+SECOND_ROAD = (
+    "is Postroad running here already? Another one beside it needs a --run-dir and ports of its own, by these flags; "
+    'with make: LAUNCHER_FLAGS="--run-dir .run/two --no-metrics --engine-port 6000 …"'
+)
 
 
 def main() -> int:
@@ -34,6 +38,7 @@ def main() -> int:
     if problems := port_problems(road.ports):
         for problem in problems:
             print(f"postroad: {problem}", file=sys.stderr)
+        print(f"postroad: {SECOND_ROAD}", file=sys.stderr)
         return 1
     try:
         with hold(settings.run_dir):
@@ -48,23 +53,32 @@ async def _serve(settings: LauncherSettings, road: Road) -> int:
     log = MergedLog(logs, [spec.name for spec in road.services], sys.stdout, settings.log_format)
     async with httpx.AsyncClient(trust_env=False, timeout=5) as client:  # no proxy between us and loopback
 
-        async def is_ready() -> bool:
+        async def why_not_ready() -> str:
             try:
-                return (await client.get(f"{road.url}/ready")).status_code == httpx.codes.OK
-            except httpx.TransportError:
-                return False
+                answer = await client.get(f"{road.url}/ready")
+            except httpx.TransportError as error:
+                return f"no answer from {road.url}/ready ({error or type(error).__name__})"
+            return "" if answer.status_code == httpx.codes.OK else _message_of(answer)
 
         supervisor = Supervisor(
             road.services,
             log,
             settings.run_dir,
-            is_ready=is_ready,
+            why_not_ready=why_not_ready,
             on_ready=lambda: log.banner(BANNER.format(url=road.url, logs=logs)),
             ready_timeout=settings.ready_timeout,
             stop_timeout=settings.drain_timeout + STOP_MARGIN,
             policy=RestartPolicy(max_deaths=settings.max_deaths),
         )
         return await supervise(supervisor, log)
+
+
+def _message_of(answer: httpx.Response) -> str:
+    """What the gateway's 503 says is missing."""
+    try:
+        return str(answer.json()["error"]["message"])
+    except (ValueError, LookupError, TypeError):
+        return f"{answer.url} answers {answer.status_code}"
 
 
 if __name__ == "__main__":

@@ -6,10 +6,13 @@ import shlex
 import sys
 from dataclasses import dataclass
 
+from services.detokenizer.settings import DetokenizerSettings
 from services.engine.settings import EngineSettings
+from services.gateway.settings import GatewaySettings
 from services.launcher.ports import LOOPBACK, PortUse
 from services.launcher.process import ServiceSpec
 from services.launcher.settings import LauncherSettings
+from services.tokenizer.settings import TokenizerSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,23 +25,29 @@ class Road:
 
 
 def plan_road(settings: LauncherSettings) -> Road:
-    """The road of these settings. Ends the process, with 2 and a message, where the engine's flags are wrong."""
+    """The road of these settings. Ends the process, with 2 and a message, where a service's flags are wrong."""
     tokenizer = f"{LOOPBACK}:{settings.tokenizer_port}"
     engine = f"{LOOPBACK}:{settings.engine_port}"
     detokenizer = f"{LOOPBACK}:{settings.detokenizer_port}"
     engine_flags = (*(("--model", settings.model) if settings.model else ()), *shlex.split(settings.engine_flags))
+    tokenizer_flags = shlex.split(settings.tokenizer_flags)
+    detokenizer_flags = shlex.split(settings.detokenizer_flags)
+    gateway_flags = shlex.split(settings.gateway_flags)
     num_ranks = EngineSettings.parse(list(engine_flags)).tensor_parallel_size
+    TokenizerSettings.parse(tokenizer_flags)
+    DetokenizerSettings.parse(detokenizer_flags)
+    GatewaySettings.parse(gateway_flags)
     metrics = {
         "engine": settings.engine_metrics_port,
         "tokenizer": settings.tokenizer_metrics_port,
         "detokenizer": settings.detokenizer_metrics_port,
     }
 
-    def service(name: str, host: str, port: int, *flags: str, more: str = "") -> ServiceSpec:
+    def service(name: str, host: str, port: int, *flags: str) -> ServiceSpec:
         where = ["--host", host, "--port", str(port)]
         if name in metrics:
             where += ["--metrics-port", str(metrics[name] if settings.metrics else 0)]
-        argv = (sys.executable, "-m", f"services.{name}", *where, *_shared_flags(settings), *flags, *shlex.split(more))
+        argv = (sys.executable, "-m", f"services.{name}", *where, *_shared_flags(settings), *flags)
         return ServiceSpec(name, argv, entrance=name == "gateway")
 
     def rank(number: int) -> ServiceSpec:
@@ -52,14 +61,12 @@ def plan_road(settings: LauncherSettings) -> Road:
         services=(
             service("engine", LOOPBACK, settings.engine_port, *engine_flags),
             *(rank(number) for number in range(1, num_ranks)),
-            service("tokenizer", LOOPBACK, settings.tokenizer_port, "--engine", engine, more=settings.tokenizer_flags),
-            service(
-                "detokenizer", LOOPBACK, settings.detokenizer_port, "--engine", engine, more=settings.detokenizer_flags
-            ),
+            service("tokenizer", LOOPBACK, settings.tokenizer_port, "--engine", engine, *tokenizer_flags),
+            service("detokenizer", LOOPBACK, settings.detokenizer_port, "--engine", engine, *detokenizer_flags),
             service(
                 "gateway", settings.host, settings.port,
                 "--tokenizer", tokenizer, "--detokenizer", detokenizer, "--engines", engine,
-                more=settings.gateway_flags,
+                *gateway_flags,
             ),
         ),
         ports=(

@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from services.common.settings import StationSettings
 
@@ -43,6 +43,10 @@ class LauncherSettings(StationSettings):
 
     @field_validator("gateway_flags", "tokenizer_flags", "engine_flags", "detokenizer_flags")
     @classmethod
-    def _splits(cls, value: str) -> str:
-        shlex.split(value)  # raises ValueError on an open quote, here and not when the services are started
+    def _can_be_passed_on(cls, value: str, info: ValidationInfo) -> str:
+        # split raises ValueError on an open quote, here and not when the services are started
+        if any(word.partition("=")[0] == "--port" for word in shlex.split(value)):
+            service = str(info.field_name).removesuffix("_flags")
+            own = "--port" if service == "gateway" else f"--{service}-port"
+            raise ValueError(f"--port is set by the launcher, so that the others find the {service}; give it {own}")
         return value

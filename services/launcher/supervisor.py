@@ -16,7 +16,7 @@ from services.launcher.process import Exit, ServiceProcess, ServiceSpec
 
 POLL_SECONDS = 0.1
 GIVE_UP_SECONDS = 5.0  # that the others get to stop when the launcher gives up: what they wait for may never come back
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+WAITING_TOLD_EVERY = 30.0  # seconds, while the road is not ready
 
 
 class LauncherError(Exception):
@@ -65,8 +65,9 @@ class Deaths:
 class Supervisor:
     """Runs the services until `request_stop` or until it has to give up.
 
-    `is_ready` says whether the road would serve a request now; `on_ready` is called the first time it does. The pid of
-    each running service stands in `run_dir`/NAME.pid.
+    `why_not_ready` says what is missing for a request to be served now, or nothing: ''. `on_ready` is called the first
+    time that nothing is. Times are in seconds; what is missing is told every `told_every`. The pid of each running
+    service stands in `run_dir`/NAME.pid.
     """
 
     def __init__(
@@ -75,31 +76,40 @@ class Supervisor:
         log: MergedLog,
         run_dir: Path,
         *,
-        is_ready: Callable[[], Awaitable[bool]],
+        why_not_ready: Callable[[], Awaitable[str]],
         on_ready: Callable[[], None],
         ready_timeout: float,
         stop_timeout: float,
         policy: RestartPolicy,
+        told_every: float = WAITING_TOLD_EVERY,
     ) -> None:
         self._specs = specs
         self._log = log
         self._run_dir = run_dir
-        self._is_ready = is_ready
+        self._why_not_ready = why_not_ready
         self._on_ready = on_ready
         self._ready_timeout = ready_timeout
         self._stop_timeout = stop_timeout
         self._policy = policy
+        self._told_every = told_every
+        self._missing = ""  # what was, when it was asked last
         self._running: dict[str, ServiceProcess] = {}
         self._was_ready = False
         self._unready = asyncio.Event()
         self._stop = asyncio.Event()
-        self.killed = False  # a second stop request ended the services at once
+        self.killed = False  # an interrupt ended the services while they were stopping
 
     def request_stop(self) -> None:
-        """What SIGINT and SIGTERM do: the first time stop in order, the second time kill."""
+        """What SIGTERM and SIGHUP do: stop in order. Once more means the same: who stops a whole process group, or
+        closes a terminal, often sends them twice."""
         if not self._stop.is_set():
             self._log.say("stopping; a second Ctrl-C kills at once", at_most_s=self._stop_timeout)
             self._stop.set()
+
+    def interrupt(self) -> None:
+        """What SIGINT does: stop in order, and kill what is stopping already."""
+        if not self._stop.is_set():
+            self.request_stop()
             return
         self.killed = True
         for process in self._running.values():
@@ -167,7 +177,7 @@ class Supervisor:
         try:
             await asyncio.wait_for(self._until_ready(), self._ready_timeout)
         except TimeoutError:
-            raise NotReadyInTime(f"not ready after {self._ready_timeout:g} s") from None
+            raise NotReadyInTime(f"not ready after {self._ready_timeout:g} s: {self._missing}") from None
         self._was_ready = True
         self._log.say("ready", seconds=round(time.monotonic() - started, 1))
         self._on_ready()
@@ -178,8 +188,17 @@ class Supervisor:
             self._log.say("ready again")
 
     async def _until_ready(self) -> None:
-        while len(self._running) < len(self._specs) or not await self._is_ready():  # noqa: ASYNC110 (not ours to signal)
+        told = time.monotonic()
+        while missing := await self._what_is_missing():
+            self._missing = missing
+            if time.monotonic() - told >= self._told_every:
+                told = time.monotonic()
+                self._log.say("not ready yet", missing=missing)
             await asyncio.sleep(POLL_SECONDS)
+
+    async def _what_is_missing(self) -> str:
+        absent = [spec.name for spec in self._specs if spec.name not in self._running]
+        return f"not started: {', '.join(absent)}" if absent else await self._why_not_ready()
 
     async def _stop_processes(self, grace: float) -> None:
         """The entrance first: the services behind it then have nothing left to finish."""
@@ -191,8 +210,10 @@ class Supervisor:
 
 async def supervise(supervisor: Supervisor, log: MergedLog) -> int:
     """Runs the supervisor with the signals that stop it; returns the launcher's exit code and closes the log."""
-    for number in STOP_SIGNALS:
-        asyncio.get_running_loop().add_signal_handler(number, supervisor.request_stop)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGINT, supervisor.interrupt)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, supervisor.request_stop)
     try:
         await supervisor.run()
     except LauncherError as error:

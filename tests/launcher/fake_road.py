@@ -47,18 +47,19 @@ async def main(run_dir: Path, ready_timeout: float, services: list[str]) -> int:
         specs.append(ServiceSpec(name, argv, entrance=number == 0))
     log = MergedLog(run_dir / "logs", [spec.name for spec in specs], sys.stdout, "json")
 
-    async def is_ready() -> bool:
-        return all((run_dir / "up" / spec.name).exists() for spec in specs)
+    async def why_not_ready() -> str:
+        return " ".join(spec.name for spec in specs if not (run_dir / "up" / spec.name).exists())
 
     supervisor = Supervisor(
         specs,
         log,
         run_dir,
-        is_ready=is_ready,
+        why_not_ready=why_not_ready,
         on_ready=lambda: None,
         ready_timeout=ready_timeout,
         stop_timeout=1.0,
         policy=RestartPolicy(first_delay=0.05),
+        told_every=0.3,
     )
     return await supervise(supervisor, log)
 

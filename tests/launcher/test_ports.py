@@ -45,6 +45,8 @@ def test_the_launcher_names_a_busy_port_and_starts_nothing(busy_port: int, tmp_p
         [*command, *map(str, ports), "--run-dir", str(tmp_path / "run")], capture_output=True, text=True, check=False
     )
     assert run.returncode == 1
-    assert run.stderr == f"postroad: port {busy_port} of the engine (--engine-port) is in use on 127.0.0.1\n"
+    problem, hint = run.stderr.splitlines()
+    assert problem == f"postroad: port {busy_port} of the engine (--engine-port) is in use on 127.0.0.1"
+    assert "running here already?" in hint
     assert run.stdout == ""
     assert not (tmp_path / "run").exists()

@@ -103,8 +103,41 @@ def test_ranks_of_the_engine_follow_it() -> None:
         assert value(argv, "--port") == value(argv, "--metrics-port") == "0"
 
 
-def test_wrong_flags_of_the_engine_are_told_before_anything_starts(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (
+            "--engine-flags=--tensor-parallel-size 2 --executor native",
+            "tensor-parallel-size 2 needs the torch executor",
+        ),
+        ("--tokenizer-flags=--threads 0", "python -m services.tokenizer: --threads: "),
+        ("--detokenizer-flags=--pace-ms x", "python -m services.detokenizer: --pace-ms: "),
+        ("--gateway-flags=--api-keys-file /no/such.toml", "python -m services.gateway: --api-keys-file: /no/such.toml"),
+    ],
+)
+def test_wrong_flags_of_a_service_are_told_before_anything_starts(
+    flags: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
-        plan_road(LauncherSettings.parse(["--engine-flags=--tensor-parallel-size 2 --executor native"]))
+        plan_road(LauncherSettings.parse([flags]))
     assert ended.value.code == 2
-    assert "tensor-parallel-size 2 needs the torch executor" in capsys.readouterr().err
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "own"),
+    [
+        ("--engine-flags=--dtype float32 --port 6000", "--engine-port"),
+        ("--tokenizer-flags=--port=6000", "--tokenizer-port"),
+        ("--gateway-flags=--port 6000", "--port"),
+    ],
+)
+def test_a_port_that_the_others_would_not_learn_of_is_refused(
+    flags: str, own: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        LauncherSettings.parse([flags])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert flags.partition("=")[0] in said
+    assert said.endswith(f"; give it {own}\n")

@@ -57,8 +57,9 @@ def test_one_that_dies_before_it_was_ready_stops_all(tmp_path: Path) -> None:
 def test_not_ready_in_time_is_a_failure(tmp_path: Path) -> None:
     code = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\nwhile True: signal.pause()"
     with FakeRoad(tmp_path, ready_timeout=1.5, gateway=STEADY, engine=code) as road:
+        assert "engine" in road.wait_for_event("not ready yet")["missing"], "told while it waits"
         assert road.wait() == 1
-        assert "gave up: not ready after 1.5 s" in road.lines[-1]
+        assert "gave up: not ready after 1.5 s: engine" in road.lines[-1], "and at the end"
 
 
 def test_one_that_dies_later_is_restarted_and_its_last_error_is_shown(tmp_path: Path) -> None:
@@ -130,6 +131,26 @@ def test_a_second_interrupt_kills_at_once(tmp_path: Path) -> None:
         road.send(signal.SIGINT)
         assert road.wait() == 130
         assert not any(map(is_alive, pids))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_second_signal_of_another_kind_changes_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    """`kill -- -GROUP` reaches the launcher twice, itself and by make, which passes SIGTERM on."""
+    slow = (
+        "def end(*_):\n"
+        "    print('asked', flush=True)\n"
+        "    while not (RUN_DIR / 'go').exists(): time.sleep(0.01)\n"
+        "    print('in order', flush=True); sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, end)\nup()\nwhile True: signal.pause()"
+    )
+    with FakeRoad(tmp_path, gateway=slow) as road:
+        road.wait_for_event("ready")
+        road.send(number)
+        road.wait_for_output("asked")
+        road.send(number)
+        (tmp_path / "go").touch()
+        assert road.wait() == 0
+        assert road.outputs("in order")
 
 
 def test_a_service_that_is_killed_while_it_is_to_be_stopped_keeps_its_exit_code_and_the_log_its_form(
