@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -38,20 +38,25 @@ class KeyEntry(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _KeyFile(msgspec.Struct, forbid_unknown_fields=True):
-    keys: dict[Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,64}$")], KeyEntry]
+    keys: dict[Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,64}$")], Any]  # a KeyEntry each
 
 
 def read_keys(path: Path) -> dict[str, KeyEntry]:
     """The entries by name. Raises ValueError that says what is wrong, without any key in it."""
     try:
-        entries = msgspec.toml.decode(path.read_bytes(), type=_KeyFile).keys
+        listed = msgspec.toml.decode(path.read_bytes(), type=_KeyFile).keys
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: {error}") from None
-    if len(entries) > MAX_KEYS:
-        raise ValueError(f"{path}: {len(entries)} keys, at most {MAX_KEYS} are allowed")
-    for name, entry in entries.items():
+    if len(listed) > MAX_KEYS:
+        raise ValueError(f"{path}: {len(listed)} keys, at most {MAX_KEYS} are allowed")
+    entries = {}
+    for name, fields in listed.items():
+        try:
+            entries[name] = entry = msgspec.convert(fields, KeyEntry)
+        except msgspec.ValidationError as error:
+            raise ValueError(f"{path}: keys.{name}: {error}") from None
         if (entry.key is None) == (entry.sha256 is None):
             raise ValueError(f"{path}: keys.{name} needs one of key and sha256")
     digests = {name: _digest_of(entry) for name, entry in entries.items()}

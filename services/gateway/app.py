@@ -98,8 +98,9 @@ def _http_exception(request: Request, error: Exception) -> Response:
     """Starlette's own 404 and 405 in the form of the path's API."""
     assert isinstance(error, HTTPException)
     method, path = request.method, request.url.path
-    stored = "; no responses are stored here" if path.startswith(f"{ResponseDialect.path}/") else ""
-    texts = {404: f"unknown path: {path}{stored}", 405: f"{method} is not allowed for {path}"}
+    stored = path.startswith(f"{ResponseDialect.path}/")
+    hint = "no responses are stored here" if stored else "GET / lists those that there are"
+    texts = {404: f"unknown path: {path}; {hint}", 405: f"{method} is not allowed for {path}"}
     codes = {404: "unknown_path", 405: "method_not_allowed"}
     api_error = ApiError(
         error.status_code, texts.get(error.status_code, error.detail), code=codes.get(error.status_code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -9,6 +10,9 @@ from pydantic import Field, field_validator
 
 from services.common.settings import StationSettings
 from services.gateway.api_keys import read_keys
+
+# As browsers send it: in small letters and without a path.
+_ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^/\s?#@A-Z]+")
 
 
 class GatewaySettings(StationSettings):
@@ -68,6 +72,14 @@ class GatewaySettings(StationSettings):
     def _at_least_one(cls, value: str) -> str:
         if not any(part.strip() for part in value.split(",")):
             raise ValueError("at least one engine address is needed")
+        return value
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _origins_as_browsers_send_them(cls, value: str) -> str:
+        for origin in _parts(value):
+            if not _ORIGIN.fullmatch(origin):
+                raise ValueError(f"{origin!r} is no origin: scheme://host or scheme://host:port, without a path, or *")
         return value
 
     @property

@@ -174,8 +174,9 @@ async def test_the_salt_reaches_the_engine_and_the_name_the_log_and_the_metrics(
     [
         ("[keys.a]", "one of key and sha256"),
         (f'[keys.a]\nkey = "{ALICE}"\nsha256 = "{"0" * 64}"', "one of key and sha256"),
-        ('[keys.a]\nkey = "short"', "keys"),
-        ('[keys.a]\nsha256 = "xyz"', "sha256"),
+        (f'[keys.a]\nkey = "{ALICE}"\n[keys.b]\nkey = "short"', r"keys\.b: .*length.*\.key"),
+        ('[keys.a]\nsha256 = "xyz"', r"keys\.a: .*sha256"),
+        ("[keys]\na = 3", r"keys\.a: "),
         (f'[keys.a]\nkey = "{ALICE}"\nlimit = 3', "limit"),
         (f'[keys.a]\nkey = "{ALICE}"\nrequests_per_minute = 0', "requests_per_minute"),
         (f'[keys."a b"]\nkey = "{ALICE}"', "keys"),

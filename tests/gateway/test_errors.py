@@ -148,6 +148,9 @@ async def test_unknown_paths_and_methods_answer_in_openais_form(gateway: Running
     missing = await gateway.http.post("/v1/images/generations", json={})
     assert missing.status_code == 404
     assert missing.json()["error"]["code"] == "unknown_path"
+    assert (
+        missing.json()["error"]["message"] == "unknown path: /v1/images/generations; GET / lists those that there are"
+    )
     wrong = await gateway.http.get("/v1/chat/completions")
     assert wrong.status_code == 405
     assert wrong.headers["allow"] == "POST"

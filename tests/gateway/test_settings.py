@@ -24,7 +24,14 @@ def test_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "flags", [["--engines", " , "], ["--request-timeout", "0"], ["--header-timeout", "0"], ["--port", "70000"]]
+    "flags",
+    [
+        *(["--cors-origins", origins] for origins in ("a.example", "https://a.example/", "*, https://A.example")),
+        ["--engines", " , "],
+        ["--request-timeout", "0"],
+        ["--header-timeout", "0"],
+        ["--port", "70000"],
+    ],
 )
 def test_unusable_settings_exit_and_say_which(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
