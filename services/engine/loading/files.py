@@ -10,9 +10,10 @@ from typing import Any
 
 from services.common.tokenizer_files import fingerprint
 from services.engine.loading import gguf_config, gguf_tokenizer
-from services.engine.loading.errors import DamagedFile, FileMissing
+from services.engine.loading.errors import DamagedFile, FileMissing, UnsupportedArchitecture
 from services.engine.loading.gguf_file import read_gguf
 from services.engine.loading.source import ModelSource
+from services.engine.models.config import ARCHITECTURES
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,7 @@ def _from_folder(folder: Path) -> ModelFiles:
     text_config = config.get("text_config", config)
     for name in ("vocab_size", "hidden_size"):
         if name not in text_config:
+            _refuse_unknown_architectures(folder, config)
             raise DamagedFile(f"{folder / 'config.json'} does not say {name}")
     ids = [source.get("eos_token_id") for source in (config, text_config, generation)]
     return ModelFiles(
@@ -69,6 +71,15 @@ def _from_folder(folder: Path) -> ModelFiles:
         tokenizer_files=tokenizer_files,
         tokenizer_fingerprint=fingerprint(tokenizer_files),
     )
+
+
+def _refuse_unknown_architectures(folder: Path, config: Mapping[str, Any]) -> None:
+    """Other architectures have other names for the same things: what is wrong is not that a field is missing."""
+    named = [name for name in config.get("architectures") or () if name not in ARCHITECTURES]
+    if named:
+        raise UnsupportedArchitecture(
+            f"{folder / 'config.json'} has the architecture {named[0]!r}; supported: {', '.join(ARCHITECTURES)}"
+        )
 
 
 def _tokenizer_eos(folder: Path) -> int | None:

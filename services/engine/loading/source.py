@@ -48,7 +48,7 @@ def resolve(model: str) -> ModelSource:
         return ModelSource("gguf", _default_gguf(), DEFAULT_SERVED_NAME)
     path = Path(model).expanduser()
     if model and path.is_dir():
-        return _folder(path, served_name=path.resolve().name)
+        return _folder(path, served_name=path.resolve().name, called=str(path))
     if path.suffix == ".gguf":
         if not path.is_file():
             raise ModelNotFound(f"no such file: {path}")
@@ -56,7 +56,7 @@ def resolve(model: str) -> ModelSource:
     if path.is_file():
         raise UnknownModelForm(f"{path} is not a model: give a .gguf file or the folder that holds config.json")
     if _HUB_ID.fullmatch(model):
-        return _folder(_fetch_from_hub(model), served_name=model)
+        return _folder(_fetch_from_hub(model), served_name=model, called=model)
     if "/" in model:
         raise ModelNotFound(f"no such file or folder: {path}")
     raise UnknownModelForm(
@@ -78,9 +78,9 @@ def _default_gguf() -> Path:
     )
 
 
-def _folder(path: Path, served_name: str) -> ModelSource:
+def _folder(path: Path, served_name: str, called: str) -> ModelSource:
     if not any(path.glob("*.safetensors")):
-        raise WeightsMissing(_without_safetensors(path, served_name))
+        raise WeightsMissing(_without_safetensors(path, called))
     return ModelSource("safetensors", path, served_name)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from services.common.tokenizer_files import fingerprint
-from services.engine.loading.errors import DamagedFile, FileMissing
+from services.engine.loading.errors import DamagedFile, FileMissing, UnsupportedArchitecture
 from services.engine.loading.files import read_model_files
 from services.engine.loading.source import ModelSource, resolve
 
@@ -117,6 +117,12 @@ def test_damaged_file_is_named(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "generation_config.json").write_bytes(content)
     with pytest.raises(DamagedFile, match=r"generation_config\.json is not"):
         read_model_files(source)
+
+
+def test_another_architecture_is_named_rather_than_what_its_config_lacks(tmp_path: Path) -> None:
+    config = {"architectures": ["GPT2LMHeadModel"], "vocab_size": 8, "n_embd": 4}
+    with pytest.raises(UnsupportedArchitecture, match=r"GPT2LMHeadModel.*LlamaForCausalLM"):
+        read_model_files(_folder(tmp_path, config=config))
 
 
 @pytest.mark.parametrize("missing", SIZES)

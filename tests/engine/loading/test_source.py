@@ -93,8 +93,9 @@ def test_file_of_another_kind(tmp_path: Path) -> None:
 )
 def test_folder_without_safetensors(files: list[str], words: str, tmp_path: Path) -> None:
     folder = _model_folder(tmp_path / "tiny", *files)
-    with pytest.raises(WeightsMissing, match=words):
+    with pytest.raises(WeightsMissing, match=words) as raised:
         resolve(str(folder))
+    assert str(raised.value).startswith(str(folder))
 
 
 def test_files_that_are_fetched_from_the_hub() -> None:
