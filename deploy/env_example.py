@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import textwrap
 from pathlib import Path
@@ -33,6 +34,8 @@ FIXED = frozenset(
         "POSTROAD_GATEWAY_API_KEYS_FILE",
     }
 )
+# What docker-compose.yml sets where the variable is unset, in place of the station's own default.
+COMPOSE_DEFAULTS = dict(re.findall(r"\$\{(\w+):-([^}]+)\}", (ROOT / "docker-compose.yml").read_text()))
 HEAD = """\
 # Settings of `docker compose up`. Copy to .env, take the # away from what you change, and run it again.
 # An empty value counts as unset. Made by `make env-example`; docs/settings.md says more about each.
@@ -86,12 +89,14 @@ def choices(field: FieldInfo) -> str:
 
 
 def entry(prefix: str, name: str, field: FieldInfo) -> str:
-    """A setting's comment and its line, with the default as the value."""
+    """A setting's comment and its line, with the default in containers as the value."""
     variable = prefix + name.upper()
     if variable in FIXED:
         return ""
-    default = "" if field.default is None else f"{field.default}"
-    comment = textwrap.wrap((field.description or "") + choices(field), 118)
+    description, default = field.description or "", "" if field.default is None else f"{field.default}"
+    if variable in COMPOSE_DEFAULTS:
+        description, default = re.sub(r" Default: [^.]*\.$", "", description), COMPOSE_DEFAULTS[variable]
+    comment = textwrap.wrap(description + choices(field), 118)
     return "".join(f"# {line}\n" for line in comment) + f"#{variable}={default}\n"
 
 

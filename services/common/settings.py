@@ -7,6 +7,7 @@ stations at once. A flag wins over a station's variable, that over the shared on
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any, ClassVar, Literal, Self
 
@@ -58,9 +59,7 @@ class StationSettings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        own = EnvSettingsSource(
-            settings_cls, env_prefix=f"{SHARED_PREFIX}{cls.station.upper()}_", env_ignore_empty=True
-        )
+        own = EnvSettingsSource(settings_cls, env_prefix=cls._own_prefix(), env_ignore_empty=True)
         shared = _SharedEnvSource(settings_cls, env_prefix=SHARED_PREFIX, env_ignore_empty=True)
         return init_settings, own, shared
 
@@ -69,11 +68,24 @@ class StationSettings(BaseSettings):
         """Settings from `args` (default: the command line) and the environment; says what is wrong and exits with 2."""
         prog = f"python -m services.{cls.station}"
         cli: CliSettingsSource[Any] = CliSettingsSource(cls, cli_prog_name=prog)
-        given = cli(args=sys.argv[1:] if args is None else args)
+        given = cli(args=sys.argv[1:] if args is None else args)()
         try:
-            return cls(**given())
+            return cls(**given)
         except ValidationError as error:
             for problem in error.errors():
-                flag = "".join(f"--{part}: " for part in problem["loc"][:1]).replace("_", "-")  # none: several at odds
-                print(f"{prog}: {flag}{problem['msg'].removeprefix('Value error, ')}", file=sys.stderr)
+                place = "".join(f"{cls._where_from(str(part), given)}: " for part in problem["loc"][:1])
+                # No place: several settings are at odds.
+                print(f"{prog}: {place}{problem['msg'].removeprefix('Value error, ')}", file=sys.stderr)
             raise SystemExit(2) from None
+
+    @classmethod
+    def _own_prefix(cls) -> str:
+        return f"{SHARED_PREFIX}{cls.station.upper()}_"
+
+    @classmethod
+    def _where_from(cls, field: str, given: dict[str, Any]) -> str:
+        """The flag of a field, with the variable where the value came from one; `given` is what the flags say."""
+        flag = "--" + field.replace("_", "-")
+        variables = (prefix + field.upper() for prefix in (cls._own_prefix(), SHARED_PREFIX))
+        variable = next((name for name in variables if os.environ.get(name)), None)
+        return flag if field in given or variable is None else f"{flag} ({variable})"

@@ -126,11 +126,12 @@ def test_a_wrong_value_ends_the_program_and_names_the_flag(
 
 
 @pytest.mark.parametrize("variable", ["POSTROAD_DRAIN_TIMEOUT", "POSTROAD_SAMPLE_DRAIN_TIMEOUT"])
-def test_a_wrong_variable_names_the_flag(
+def test_a_wrong_variable_is_named_beside_its_flag(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
     monkeypatch.setenv(variable, "soon")
-    assert "python -m services.sample: --drain-timeout: " in refused([], capsys)
+    assert f"python -m services.sample: --drain-timeout ({variable}): " in refused([], capsys)
+    assert "python -m services.sample: --drain-timeout: " in refused(["--drain-timeout", "late"], capsys)
 
 
 def test_every_wrong_value_is_named_at_once(capsys: pytest.CaptureFixture[str]) -> None:
