@@ -45,7 +45,7 @@ extras = $(addprefix --extra=,$(1))
 	clients-env
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-23s %s\n", $$1, $$2}'
 
 serve: serve-env ## run the four services here (MODEL=, PORT=, ENGINE_FLAGS=, …; see README)
 	@$(VENV_PYTHON) -m services.launcher $(if $(PORT),--port=$(PORT)) $(if $(MODEL),--model='$(MODEL)') \
@@ -72,7 +72,7 @@ test-containers: dev-env ## builds the images, brings them up and tests them; ne
 sanitize: dev-env ## the native executor's tests under sanitizers (SANITIZERS=, PYTEST_FLAGS=)
 	$(VENV_PYTHON) -m tests.engine.native.sanitized $(SANITIZERS) $(PYTEST_FLAGS) tests/engine/native
 
-test-sanitize: dev-env ## a part of them in about a minute, as CI does
+test-sanitize: dev-env ## a part of what `make sanitize` runs, in about a minute, as CI does
 	$(VENV_PYTHON) -m tests.engine.native.sanitized address,undefined -k 'fuzz or arguments or sampler' tests/engine/native
 
 check: dev-env ## format, lint and types, as the pre-commit hooks do
@@ -133,7 +133,7 @@ clean: ## remove what was generated and installed
 	rm -rf .venv .run build dist services/pb services/engine/native/build .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
 	find services tests protos requirements -name __pycache__ -type d -prune -exec rm -rf {} +
 
-serve-env:
+serve-env: ## set .venv up for serving, and nothing more
 	@$(INSTALL) serve
 
 dev-env:

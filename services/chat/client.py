@@ -108,6 +108,7 @@ def _text_of(data: str) -> str:
 def _message_of(body: str, status: int) -> str:
     """The message of an error in OpenAI's form; what the server said otherwise."""
     try:
-        return f"{json.loads(body)['error']['message']} (HTTP {status})"
+        message = f"{json.loads(body)['error']['message']} (HTTP {status})"
     except (ValueError, LookupError, TypeError):
         return f"HTTP {status}: {body.strip()[:200]}"
+    return f"{message}; put it into OPENAI_API_KEY" if status == httpx.codes.UNAUTHORIZED else message

@@ -80,6 +80,13 @@ async def test_chunks_without_text_and_comments_are_passed_over() -> None:
     assert await deltas(replies(SSE_HEAD, b": ping\n\n", role, event("x"), usage, DONE)) == ["x"]
 
 
+async def test_a_key_that_is_missing_is_told_with_where_it_belongs() -> None:
+    body = b'{"error": {"message": "an API key is needed"}}'
+    assert await error_of(replies(response(401, body))) == (
+        "an API key is needed (HTTP 401); put it into OPENAI_API_KEY"
+    )
+
+
 async def test_an_error_body_is_told_by_its_message() -> None:
     body = b'{"error": {"message": "too long: 9000 of 2048 tokens", "code": "context_length_exceeded"}}'
     assert await error_of(replies(response(400, body))) == "too long: 9000 of 2048 tokens (HTTP 400)"
