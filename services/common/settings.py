@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, get_args
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import (
     BaseSettings,
     CliSettingsSource,
@@ -49,6 +49,15 @@ class StationSettings(BaseSettings):
     drain_timeout: float = Field(
         30.0, ge=0, description="Seconds that running requests get to finish after SIGTERM before they are ended."
     )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_pythons_numbers(cls, value: Any, info: ValidationInfo) -> Any:
+        """Nowhere else is 8_000 a number, and it may be a slip for another one."""
+        kind = cls.model_fields[info.field_name].annotation if info.field_name else None
+        if isinstance(value, str) and "_" in value and {int, float} & {kind, *get_args(kind)}:
+            raise ValueError(f"{value!r} is no number")
+        return value
 
     @classmethod
     def settings_customise_sources(

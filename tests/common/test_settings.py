@@ -134,6 +134,16 @@ def test_a_wrong_variable_is_named_beside_its_flag(
     assert "python -m services.sample: --drain-timeout: " in refused(["--drain-timeout", "late"], capsys)
 
 
+@pytest.mark.parametrize("flag", ["--port", "--most", "--drain-timeout"])
+def test_pythons_own_way_to_write_numbers_is_refused(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    said = refused([f"{flag}=1_0"], capsys)
+    assert f"{flag}: '1_0' is no number" in said
+
+
+def test_texts_may_look_like_pythons_numbers() -> None:
+    assert SampleSettings.parse(["--some-name=1_0"]).some_name == "1_0"
+
+
 def test_every_wrong_value_is_named_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     words = refused(["--port", "-1", "--drain-timeout", "-1"], capsys)
     assert "--port: " in words
