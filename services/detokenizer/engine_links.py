@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import grpc
 
 from services.common.channels import open_channel
+from services.common.engine_address import grpc_target
 from services.common.errors import QueueFull
-from services.detokenizer.engine_address import grpc_target
 from services.pb.postroad.v1 import engine_pb2, engine_pb2_grpc
 
 MAX_LINKS = 64  # engines at a time: callers name them

@@ -13,6 +13,7 @@ import grpc
 from google.protobuf.message import DecodeError
 from structlog.typing import FilteringBoundLogger
 
+from services.common.engine_address import parse_engine_address
 from services.common.errors import Internal, InvalidArgument, NotReady, PostroadError, rpc_errors
 from services.common.live_requests import LiveRequests
 from services.common.request_context import ENGINE_KEY, RequestContext
@@ -20,7 +21,6 @@ from services.common.tracing import Tracing
 from services.common.undecodable import undecodable
 from services.detokenizer.accounting import Timeline
 from services.detokenizer.echo import Echo
-from services.detokenizer.engine_address import parse_engine_address
 from services.detokenizer.loaded_tokenizer import LoadedTokenizer
 from services.detokenizer.pacing import Pacer
 from services.detokenizer.pipeline import TextPipeline

@@ -6,8 +6,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
+from services.common.engine_address import parse_engine_address
 from services.common.settings import StationSettings
-from services.detokenizer.engine_address import parse_engine_address
 
 
 class DetokenizerSettings(StationSettings):

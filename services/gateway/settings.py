@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
 
+from services.common.engine_address import parse_engine_address
 from services.common.settings import StationSettings
 from services.gateway.api_keys import read_keys
 
@@ -69,10 +70,10 @@ class GatewaySettings(StationSettings):
 
     @field_validator("engines")
     @classmethod
-    def _at_least_one(cls, value: str) -> str:
-        if not any(part.strip() for part in value.split(",")):
+    def _addresses_that_detokenizers_take(cls, value: str) -> str:
+        if not _parts(value):
             raise ValueError("at least one engine address is needed")
-        return value
+        return ",".join(_engine_address(part) for part in _parts(value))
 
     @field_validator("cors_origins")
     @classmethod
@@ -91,6 +92,13 @@ class GatewaySettings(StationSettings):
     def cors_origin_list(self) -> list[str]:
         """The origins of `cors_origins`."""
         return _parts(self.cors_origins)
+
+
+def _engine_address(given: str) -> str:
+    try:
+        return parse_engine_address(given)
+    except ValueError as error:
+        raise ValueError(f"{given!r} {error}") from None
 
 
 def _parts(text: str) -> list[str]:

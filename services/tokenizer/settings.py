@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
+from services.common.engine_address import parse_engine_address
 from services.common.settings import StationSettings
 
 
@@ -19,7 +20,9 @@ class TokenizerSettings(StationSettings):
     max_connection_age: float | None = Field(
         None, gt=0, description="Seconds after which clients connect anew and find new replicas. Default: never."
     )
-    engine: str = Field("127.0.0.1:50052", description="host:port of an engine, for the tokenizer files.")
+    engine: Annotated[str, AfterValidator(parse_engine_address)] = Field(
+        "127.0.0.1:50052", description="host:port of an engine, for the tokenizer files."
+    )
     threads: int = Field(2, ge=1, description="Threads for short requests; as many again for long ones.")
     max_pending: int = Field(256, ge=1, description="Requests that wait or run at most; others are refused.")
     max_pending_mib: int = Field(256, ge=1, description="Size of the requests that wait or run at most, MiB.")

@@ -28,6 +28,7 @@ def test_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         *(["--cors-origins", origins] for origins in ("a.example", "https://a.example/", "*, https://A.example")),
         ["--engines", " , "],
+        ["--engines", "engine-0:50052, engine-1"],
         ["--request-timeout", "0"],
         ["--header-timeout", "0"],
         ["--port", "70000"],

@@ -111,6 +111,7 @@ def test_ranks_of_the_engine_follow_it() -> None:
             "tensor-parallel-size 2 needs the torch executor",
         ),
         ("--tokenizer-flags=--threads 0", "python -m services.tokenizer: --threads: "),
+        ("--tokenizer-flags=--engine foo", "python -m services.tokenizer: --engine: must be host:port"),
         ("--detokenizer-flags=--pace-ms x", "python -m services.detokenizer: --pace-ms: "),
         ("--gateway-flags=--api-keys-file /no/such.toml", "python -m services.gateway: --api-keys-file: /no/such.toml"),
     ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.detokenizer.engine_address import parse_engine_address
+from services.common.engine_address import parse_engine_address
 
 
 @pytest.mark.parametrize(
