@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
+from typing import Protocol
 
 import torch
 from structlog.typing import FilteringBoundLogger
@@ -15,6 +17,7 @@ from services.engine.executor.cuda_graphs import CudaRecorder
 from services.engine.executor.cuda_memory import CudaMemory, DeviceMemory
 from services.engine.executor.decode_graphs import GraphOptions, Recorder, graph_sizes
 from services.engine.executor.flashinfer_attention import FlashInfer, FlashInferAttention, not_covered
+from services.engine.executor.flashinfer_ops import FlashInferKernels, FlashInferOps
 from services.engine.executor.kv_pool import kv_bytes_per_page
 from services.engine.executor.overlapped_executor import OverlappedExecutor
 from services.engine.executor.profile_steps import ProfileSteps
@@ -28,7 +31,12 @@ from services.engine.torch_startup import kv_dtype, load_decoder, torch_dtype
 FP8_CAPABILITY = (8, 9)  # from which devices multiply e4m3
 MOST_GRAPH_ROWS = 256  # by default: beyond, a step's own work outlasts the launch of its kernels
 
-Find = Callable[[], FlashInfer]
+
+class FlashInferPackage(FlashInfer, FlashInferKernels, Protocol):
+    """What is used of it altogether."""
+
+
+Find = Callable[[], FlashInferPackage]
 
 
 def load_cuda_executor(
@@ -41,6 +49,8 @@ def load_cuda_executor(
         raise StartupError(reason)
     model = load_decoder(settings, source, files, dtype, "cuda")
     make_attention = choose_attention(settings, model, log)
+    if make_attention is not TorchAttention:
+        model = with_fused_ops(settings, model, find_flashinfer())
     graphs = choose_graphs(settings, make_attention, CudaRecorder, log)
     kept = kv_dtype(settings, dtype)
     executor = fitted_executor(settings, model, make_attention, CudaMemory(), graphs=graphs, kv_dtype=kept)
@@ -60,11 +70,11 @@ def lacks_fp8(settings: EngineSettings, dtype: torch.dtype, capability: tuple[in
     return ""
 
 
-def find_flashinfer() -> FlashInfer:
+def find_flashinfer() -> FlashInferPackage:
     """Raises ImportError."""
     import flashinfer  # noqa: PLC0415
 
-    library: FlashInfer = flashinfer
+    library: FlashInferPackage = flashinfer
     return library
 
 
@@ -88,6 +98,16 @@ def choose_attention(
         raise StartupError(f"attention flashinfer cannot be had: {reason}")
     log.warning("attention chosen", attention="torch", reason=reason)
     return TorchAttention
+
+
+def with_fused_ops(settings: EngineSettings, model: Decoder, kernels: FlashInferKernels) -> Decoder:
+    """Where flashinfer computes attention it computes what is between the matrix products, too."""
+    return replace(model, ops=FlashInferOps(kernels, model.ropes, _longest(settings, model)))
+
+
+def _longest(settings: EngineSettings, model: Decoder) -> int:
+    """Tokens of the longest sequence that may be served."""
+    return min(settings.max_model_len or model.config.max_position_embeddings, model.config.max_position_embeddings)
 
 
 def choose_graphs(
@@ -130,7 +150,7 @@ def fitted_executor(
     """
     page_bytes = kv_bytes_per_page(model.config, kv_dtype or model.dtype, settings.page_size)
     make = partial(TorchExecutor, model, make_attention=make_attention, graphs=graphs, kv_dtype=kv_dtype)
-    longest = min(settings.max_model_len or model.config.max_position_embeddings, model.config.max_position_embeddings)
+    longest = _longest(settings, model)
     steps = ProfileSteps.of(settings.max_batch_tokens, settings.max_num_seqs, longest, settings.page_size)
     try:
         taken = memory.peak(partial(_run, steps, make, settings.page_size))

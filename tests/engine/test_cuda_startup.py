@@ -11,11 +11,19 @@ import structlog
 import torch
 from structlog.testing import capture_logs
 
-from services.engine.cuda_startup import choose_attention, choose_graphs, find_flashinfer, fitted_executor, lacks_fp8
+from services.engine.cuda_startup import (
+    choose_attention,
+    choose_graphs,
+    find_flashinfer,
+    fitted_executor,
+    lacks_fp8,
+    with_fused_ops,
+)
 from services.engine.errors import StartupError
 from services.engine.executor.attention import TorchAttention
 from services.engine.executor.decode_graphs import GraphOptions
 from services.engine.executor.flashinfer_attention import FlashInfer, FlashInferAttention
+from services.engine.executor.flashinfer_ops import FlashInferOps
 from services.engine.executor.kv_pool import kv_bytes_per_page
 from services.engine.executor.profile_steps import ProfileSteps
 from services.engine.executor.torch_executor import MakeAttention, TorchExecutor
@@ -203,13 +211,15 @@ def test_a_pool_of_8_bits_holds_twice_the_pages() -> None:
 
 
 def test_the_whole_way_with_flashinfer_s_calls() -> None:
-    model = decoder(COVERED, dtype=torch.bfloat16)
+    plain = decoder(COVERED, dtype=torch.bfloat16)
+    model = with_fused_ops(SETTINGS, plain, FlashInferOnCpu())
+    assert isinstance(model.ops, FlashInferOps)
     chosen = choose_attention(SETTINGS, model, structlog.get_logger(), FlashInferOnCpu)
     make = partial(chosen, workspace_bytes=64)  # the stand-in needs none
     with_it = fitted_executor(
         SETTINGS.model_copy(update={"num_pages": 8, "max_model_len": 24}), model, make, Memory(step=0)
     )
-    reference = TorchExecutor(model, 8, 4)
+    reference = TorchExecutor(plain, 8, 4)
     outputs = []
     for executor in (with_it, reference):
         sequence = Sequence(1, [3, 1, 4, 1, 5, 9, 2, 6], list(range(5)))

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 
-from services.engine.cuda_startup import FP8_CAPABILITY, find_flashinfer, fitted_executor
+from services.engine.cuda_startup import FP8_CAPABILITY, FlashInferPackage, find_flashinfer, fitted_executor
 from services.engine.executor.cuda_graphs import CudaRecorder
 from services.engine.executor.cuda_memory import CudaMemory, DeviceMemory
 from services.engine.executor.decode_graphs import Recorder
-from services.engine.executor.flashinfer_attention import FlashInfer, FlashInferAttention
-from services.engine.executor.torch_executor import MakeAttention, TorchExecutor
+from services.engine.executor.flashinfer_attention import WORKSPACE_BYTES, FlashInferAttention
+from services.engine.executor.torch_executor import TorchExecutor
 from services.engine.models.decoder import Decoder
 from services.engine.settings import EngineSettings
 from tests.engine.executor.flashinfer_on_cpu import FlashInferOnCpu
@@ -58,7 +58,7 @@ def gpu() -> Target:
     title = f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
     has_fp8 = torch.cuda.get_device_capability() >= FP8_CAPABILITY
     try:
-        variants = _variants(partial(FlashInferAttention, library=find_flashinfer()), CudaRecorder, has_fp8=has_fp8)
+        variants = _variants(find_flashinfer(), WORKSPACE_BYTES, CudaRecorder, has_fp8=has_fp8)
         missing = () if has_fp8 else (Row("fp8", "the device has no such products"),)
     except ImportError as error:
         variants, missing = {"torch": TORCH}, (Row("flashinfer", f"not installed ({error})", passed=False),)
@@ -67,26 +67,29 @@ def gpu() -> Target:
 
 def cpu() -> Target:
     """In seconds, and all times mean nothing: flashinfer and graphs are stand-ins, sizes are small."""
-    library: FlashInfer = FlashInferOnCpu()
-    attention = partial(FlashInferAttention, library=library, workspace_bytes=64)
     return Target(
         "cpu",
         "A dry run on the CPU, with stand-ins for flashinfer and for graphs: no figure means anything",
-        _variants(attention, RecorderOnCpu, has_fp8=True),
+        _variants(FlashInferOnCpu(), 64, RecorderOnCpu, has_fp8=True),
         {name: MODELS[name] for name in ("qwen3, 8 heads, 2 KV heads", "gemma2")},
         Sizes(FAMILIES["llama"], 1 << 16, 64, (1, 3), 20, 40, 1, 6, 2, 9, 4, 16),
         _PretendedMemory(),
     )
 
 
-def _variants(attention: MakeAttention, recorder: Callable[[], Recorder], *, has_fp8: bool) -> dict[str, Variant]:
+def _variants(
+    library: FlashInferPackage, workspace_bytes: int, recorder: Callable[[], Recorder], *, has_fp8: bool
+) -> dict[str, Variant]:
+    attention = partial(FlashInferAttention, library=library, workspace_bytes=workspace_bytes)
+    plain = Variant(attention, kernels=library)
+    graphs = replace(plain, make_recorder=recorder)
     variants = {
         "torch": TORCH,
-        "flashinfer": Variant(attention),
-        "flashinfer, graphs": Variant(attention, recorder),
-        "flashinfer, graphs, overlap": Variant(attention, recorder, overlaps=True),
+        "flashinfer": plain,
+        "flashinfer, graphs": graphs,
+        "flashinfer, graphs, overlap": replace(graphs, overlaps=True),
     }
-    return variants | ({"flashinfer, graphs, fp8": Variant.in_fp8(attention, recorder)} if has_fp8 else {})
+    return variants | ({"flashinfer, graphs, fp8": graphs.in_fp8()} if has_fp8 else {})
 
 
 class _PretendedMemory:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch import Tensor
 from services.engine.executor.attention import TorchAttention
 from services.engine.executor.batch import StepBatch
 from services.engine.executor.decode_graphs import DecodeGraphs, GraphOptions, Recorder, graph_sizes
+from services.engine.executor.flashinfer_ops import FlashInferKernels, FlashInferOps
 from services.engine.executor.kv_pool import KvPool
 from services.engine.executor.torch_executor import MakeAttention, TorchExecutor
 from services.engine.models.decoder import Decoder
@@ -28,14 +29,18 @@ class Variant:
     overlaps: bool = False
     fp8: bool = False
     kv_dtype: torch.dtype | None = None  # the model's, if None
+    kernels: FlashInferKernels | None = None  # for what is between matrix products
 
-    @classmethod
-    def in_fp8(cls, make_attention: MakeAttention, make_recorder: Callable[[], Recorder] | None = None) -> Variant:
-        return cls(make_attention, make_recorder, fp8=True, kv_dtype=E4M3)
+    def in_fp8(self) -> Variant:
+        return replace(self, fp8=True, kv_dtype=E4M3)
 
     def model(self, model: Decoder) -> Decoder:
         """As the variant has it."""
-        return with_fp8_matrices(model, model.device) if self.fp8 else model
+        if self.fp8:
+            model = with_fp8_matrices(model, model.device)
+        if self.kernels is None:
+            return model
+        return replace(model, ops=FlashInferOps(self.kernels, model.ropes, model.config.max_position_embeddings))
 
     def graphs(self, largest: int) -> GraphOptions | None:
         """For steps of up to `largest` decodes."""
@@ -55,7 +60,7 @@ class Variant:
 
 
 TORCH = Variant(TorchAttention)
-TORCH_FP8 = Variant.in_fp8(TorchAttention)
+TORCH_FP8 = TORCH.in_fp8()
 
 
 class Stepper:

@@ -8,14 +8,16 @@ Attention itself is the caller's: the decoder hands out queries, keys and values
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from services.engine.models.config import Activation, ModelConfig
-from services.engine.models.rope import Rope, Rotation
+from services.engine.models.layer_ops import LayerOps, Rotate, TorchOps
+from services.engine.models.norm import RMSNorm
+from services.engine.models.rope import Rope
 
 # attend(layer, queries [tokens, num_heads, head_dim], keys and values [tokens, num_kv_heads, head_dim])
 # -> [tokens, num_heads * head_dim]. It stores keys and values and attends to all that the tokens may see.
@@ -51,22 +53,6 @@ class Embedding:
 
 
 @dataclass(frozen=True, slots=True)
-class RMSNorm:
-    """weight: [size of the last dimension]; offset: added to it."""
-
-    weight: Tensor
-    eps: float
-    offset: float
-
-    def __call__(self, x: Tensor) -> Tensor:
-        if not self.offset:
-            return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
-        # In float32: the sum of a small weight and 1 would lose it.
-        weight = self.weight.float() + self.offset
-        return F.rms_norm(x.float(), weight.shape, weight, self.eps).to(x.dtype)
-
-
-@dataclass(frozen=True, slots=True)
 class Attention:
     """Projections around attention. q, k and v are one product; `q_norm` and `k_norm` (Qwen3) are per head."""
 
@@ -77,14 +63,14 @@ class Attention:
     num_heads: int
     num_kv_heads: int
 
-    def __call__(self, x: Tensor, rotation: Rotation | None, layer: int, attend: Attend) -> Tensor:
+    def __call__(self, x: Tensor, rotate: Rotate | None, layer: int, attend: Attend) -> Tensor:
         num_qk_heads = self.num_heads + self.num_kv_heads
         heads = self.qkv(x).view(x.shape[0], num_qk_heads + self.num_kv_heads, -1)
         qk, v = heads[:, :num_qk_heads], heads[:, num_qk_heads:]
         if self.q_norm is not None and self.k_norm is not None:
             qk = torch.cat((self.q_norm(qk[:, : self.num_heads]), self.k_norm(qk[:, self.num_heads :])), 1)
-        if rotation is not None:
-            qk = rotation.apply(qk)
+        if rotate is not None:
+            qk = rotate(qk)
         return self.output(attend(layer, qk[:, : self.num_heads], qk[:, self.num_heads :], v))
 
 
@@ -96,10 +82,8 @@ class MLP:
     down: Projection
     activation: Activation
 
-    def __call__(self, x: Tensor) -> Tensor:
-        gate, up = self.gate_up(x).chunk(2, -1)
-        gate = F.silu(gate) if self.activation == "silu" else F.gelu(gate, approximate="tanh")
-        return self.down(gate.mul_(up))
+    def __call__(self, x: Tensor, ops: LayerOps) -> Tensor:
+        return self.down(ops.gated(self.gate_up(x), self.activation))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +114,7 @@ class Decoder:
     norm: RMSNorm
     lm_head: Projection  # its weight is `embeddings` itself where they are tied
     ropes: tuple[Rope, ...]
+    ops: LayerOps = field(default_factory=TorchOps)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -144,15 +129,17 @@ class Decoder:
 
         Tokens of several sequences may stand in any order: only `attend` relates them to each other.
         """
-        rotations = [rope.rotation(positions, self.dtype) for rope in self.ropes]
-        x = self.embed(token_ids) * self.config.embedding_scale
+        ops = self.ops
+        rotations = [ops.rotate(rope, positions, self.dtype) for rope in self.ropes]
+        residual = self.embed(token_ids) * self.config.embedding_scale
+        x = torch.zeros_like(residual)
         for index, layer in enumerate(self.layers):
-            rotation = None if layer.rope is None else rotations[layer.rope]
-            x = x + _normed(
-                layer.attention(layer.attention_norm(x), rotation, index, attend), layer.attention_post_norm
-            )
-            x = x + _normed(layer.mlp(layer.mlp_norm(x)), layer.mlp_post_norm)
-        return x
+            x, residual = ops.add_and_norm(layer.attention_norm, x, residual)
+            rotate = None if layer.rope is None else rotations[layer.rope]
+            x = self._normed(layer.attention(x, rotate, index, attend), layer.attention_post_norm)
+            x, residual = ops.add_and_norm(layer.mlp_norm, x, residual)
+            x = self._normed(layer.mlp(x, ops), layer.mlp_post_norm)
+        return residual + x
 
     def logits(self, hidden_states: Tensor) -> Tensor:
         """hidden_states: [rows, hidden_size], as `hidden_states` returns them -> [rows, vocab_size].
@@ -163,6 +150,5 @@ class Decoder:
         cap = self.config.final_softcap
         return logits if cap is None else torch.tanh(logits / cap) * cap
 
-
-def _normed(x: Tensor, norm: RMSNorm | None) -> Tensor:
-    return x if norm is None else norm(x)
+    def _normed(self, x: Tensor, norm: RMSNorm | None) -> Tensor:
+        return x if norm is None else self.ops.norm(norm, x)

@@ -41,3 +41,9 @@ class Rope:
             cos=torch.cat((cos, cos), -1)[:, None].to(dtype),
             signed_sin=torch.cat((-sin, sin), -1)[:, None].to(dtype),
         )
+
+    def cos_sin(self, length: int) -> Tensor:
+        """Cosines, then sines, of positions 0 … length - 1. [length, rotary_dim], float32"""
+        positions = torch.arange(length, device=self.inverse_frequencies.device)
+        angles = positions[:, None].float() * self.inverse_frequencies
+        return torch.cat((angles.cos(), angles.sin()), -1) * self.attention_factor

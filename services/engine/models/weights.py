@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from services.engine.models.config import ModelConfig
-from services.engine.models.decoder import MLP, Attention, Decoder, DecoderLayer, Embedding, Linear, Projection, RMSNorm
+from services.engine.models.decoder import MLP, Attention, Decoder, DecoderLayer, Embedding, Linear, Projection
 from services.engine.models.errors import MissingWeightError, UnexpectedWeightError, WeightShapeError
 from services.engine.models.frequencies import inverse_frequencies
+from services.engine.models.norm import RMSNorm
 from services.engine.models.parallel import Collectives, RowParallelLinear, VocabParallelEmbedding, VocabParallelHead
 from services.engine.models.projections import gate_up_projections, qkv_projections, split_sizes
 from services.engine.models.rope import Rope

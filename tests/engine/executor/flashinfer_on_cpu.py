@@ -211,3 +211,52 @@ class FlashInferOnCpu:
         wrapper = BatchPrefillWithPagedKVCacheWrapper(workspace, layout)
         self.made.append(wrapper)
         return wrapper
+
+    def rmsnorm(self, input: Tensor, weight: Tensor, eps: float = 1e-6) -> Tensor:
+        return _normed(input, weight.float(), eps)
+
+    def gemma_rmsnorm(self, input: Tensor, weight: Tensor, eps: float = 1e-6) -> Tensor:
+        return _normed(input, weight.float() + 1.0, eps)
+
+    def fused_add_rmsnorm(self, input: Tensor, residual: Tensor, weight: Tensor, eps: float = 1e-6) -> None:
+        residual += input
+        input.copy_(_normed(residual, weight.float(), eps))
+
+    def gemma_fused_add_rmsnorm(self, input: Tensor, residual: Tensor, weight: Tensor, eps: float = 1e-6) -> None:
+        residual += input
+        input.copy_(_normed(residual, weight.float() + 1.0, eps))
+
+    def silu_and_mul(self, input: Tensor) -> Tensor:
+        gate, up = _halves(input)
+        return (torch.nn.functional.silu(gate) * up).to(input.dtype)
+
+    def gelu_tanh_and_mul(self, input: Tensor) -> Tensor:
+        gate, up = _halves(input)
+        return (torch.nn.functional.gelu(gate, approximate="tanh") * up).to(input.dtype)
+
+    def apply_rope_with_cos_sin_cache_inplace(
+        self, positions: Tensor, query: Tensor, key: Tensor, head_size: int, cos_sin_cache: Tensor
+    ) -> None:
+        assert cos_sin_cache.dtype == torch.float32
+        assert positions.is_contiguous()
+        cos, sin = cos_sin_cache[positions][:, None].chunk(2, -1)
+        half = cos.shape[-1]
+        for part in (query, key):
+            assert part.stride(-1) == 1
+            heads = part.view(len(positions), -1, head_size)
+            first, second = heads[..., :half].float(), heads[..., half : 2 * half].float()
+            turned = torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
+            heads[..., : 2 * half] = turned.to(part.dtype)
+
+
+def _normed(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    assert x.dim() in (2, 3)
+    assert x.stride(-1) == 1
+    return (x.float() * (x.float().square().mean(-1, keepdim=True) + eps).rsqrt() * weight).to(x.dtype)
+
+
+def _halves(x: Tensor) -> tuple[Tensor, Tensor]:
+    assert x.is_contiguous()
+    assert x.shape[-1] * x.itemsize % 16 == 0
+    gate, up = x.float().chunk(2, -1)
+    return gate, up
