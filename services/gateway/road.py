@@ -60,7 +60,7 @@ class Road:
     ) -> EncodedPrompts:
         """The token ids of each prompt. Raises what the tokenizer raises, or Unavailable when it does not come back.
 
-        While the tokenizer works, the call of `ahead` to generate is opened, if it was not before.
+        While the tokenizer works, the call of `ahead` to generate is opened.
         """
         if isinstance(prompts, IdsPrompts):
             return EncodedPrompts(prompts.ids)

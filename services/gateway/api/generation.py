@@ -33,8 +33,9 @@ class GenerationEndpoint(Endpoint):
     async def serve(self, exchange: Exchange) -> None:
         """Status and headers are sent with the first delta, so that whatever fails before is a proper HTTP error."""
         with closing(self._gateway.road.calls_ahead(exchange.context)) as ahead:
-            (ahead.render if self._dialect.renders_chat else ahead.generate).open()
-            await asyncio.sleep(0)  # the call goes out, and the station gets ready for what is read here
+            if self._dialect.renders_chat:
+                ahead.render.open()
+                await asyncio.sleep(0)  # the call goes out, and the tokenizer gets ready for what is read here
             await self._serve(exchange, self._dialect.parse(exchange.body), ahead)
 
     async def _serve(self, exchange: Exchange, parsed: Parsed, ahead: CallsAhead) -> None:
