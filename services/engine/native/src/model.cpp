@@ -1,5 +1,6 @@
 #include "model.h"
 
+#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 #include <utility>
@@ -35,6 +36,7 @@ Model::Model(ModelConfig config, const ModelOptions& options)
       kernels_(select_kernels(options.isa, options.weight_format)),
       weights_(config_, options.weight_format, options.quantization),
       cache_(config_, options.weight_format, options.kv_format, options.num_pages, options.page_size),
+      prefault_(cache_),
       shape_{options.num_pages, options.page_size / kBlock, config_.vocab_size},
       pool_(options.threads),
       workspace_(config_, options.weight_format, options.kv_format, weights_.quantized_row_words(), options.threads),
@@ -49,6 +51,7 @@ void Model::finish() {
     const std::lock_guard<std::mutex> lock(mutex_);
     weights_.require_complete();
     finished_ = true;
+    prefault_.used(0);
 }
 
 std::shared_ptr<const float> Model::step(const StepArguments& arguments) {
@@ -66,6 +69,7 @@ std::shared_ptr<const float> Model::step(const StepArguments& arguments) {
         const Forward forward{
             config_, kernels_, weights_, cache_, batch, plans, workspace_, pool_.size(), logits_->as<float>()};
         pool_.run([&forward](Worker& worker) { forward.run(worker); });
+        prefault_.used(1 + *std::max_element(batch.blocks.begin(), batch.blocks.end()));
     }
     first_state_ = batch.num_logit_rows;
     num_states_ = num_wanted - batch.num_logit_rows;

@@ -9,6 +9,7 @@
 #include "kernels/kernels.h"
 #include "kv_cache.h"
 #include "model_config.h"
+#include "prefault.h"
 #include "step_batch.h"
 #include "thread_pool.h"
 #include "weights.h"
@@ -54,6 +55,7 @@ private:
     const Kernels& kernels_;
     Weights weights_;
     KvCache cache_;
+    Prefault prefault_;
     CacheShape shape_;
     ThreadPool pool_;
     Workspace workspace_;
