@@ -35,7 +35,7 @@ def plain() -> float:
     ("quantization", "linears", "bound"),
     [
         ("auto", {"int4": 120, "int8_group32": 1}, 0.03),
-        ("int8", {"int8": 120, "int8_group32": 1}, 0.015),
+        ("int8", {"int8": 120, "int8_group32": 1}, 0.01),
         ("int4", {"int4": 120, "int8_group32": 1}, 0.06),
     ],
 )

@@ -25,13 +25,27 @@ BLOCKS = {
 }
 
 
-def rounded_activations(rows: Floats) -> Floats:
-    """Each group of 32 neighbours to multiples of a 127th of its largest magnitude. rows: [rows, columns]."""
-    groups = _groups(rows)
+def activation_group(columns: int, quantization: str) -> int:
+    """How many neighbours share a scale."""
+    if quantization != "int8":
+        return GROUP
+    tiles = -(-columns // 64)
+    groups = -(-tiles // 4)
+    return 64 * -(-tiles // groups)
+
+
+def rounded_activations(rows: Floats, quantization: str) -> Floats:
+    """Each group of neighbours to multiples of a 127th of its largest magnitude; int8's with an outlier, of a 254th of
+    that. rows: [rows, columns].
+    """
+    size = activation_group(rows.shape[1], quantization)
+    groups = _groups(rows, size)
     largest = np.abs(groups).max(-1, keepdims=True)
+    has_outlier = largest**2 * np.float32(size) > 64 * (groups**2).sum(-1, keepdims=True)
+    steps = np.where(has_outlier & (quantization == "int8"), np.float32(254), np.float32(1))
     with np.errstate(divide="ignore", over="ignore"):
         inverse = np.where(largest > 2.0**-100, np.float32(127) / largest, np.float32(0))
-    return _flat(np.rint(groups * inverse) * (largest / np.float32(127)), rows.shape[1])
+    return _flat(np.rint(groups * inverse * steps) / steps * (largest / np.float32(127)), rows.shape[1])
 
 
 def rounded_weights(weights: Floats, quantization: str) -> Floats:
@@ -51,10 +65,10 @@ def rounded_weights(weights: Floats, quantization: str) -> Floats:
     return _flat(np.clip(np.rint((groups - minima) / scales), 0, 15) * scales + minima, weights.shape[1])
 
 
-def _groups(rows: Floats) -> Floats:
+def _groups(rows: Floats, size: int = GROUP) -> Floats:
     columns = rows.shape[1]
-    padded = np.pad(rows, ((0, 0), (0, -columns % GROUP)))
-    return padded.reshape(len(rows), -1, GROUP)
+    padded = np.pad(rows, ((0, 0), (0, -columns % size)))
+    return padded.reshape(len(rows), -1, size)
 
 
 def _flat(groups: Floats, columns: int) -> Floats:
@@ -118,11 +132,11 @@ class HeadModel:
         model.finish()
         return model
 
-    def expected(self, token_ids: list[int], head: Floats) -> Floats:
-        """Logits of tokens, with a head of these weights over rounded activations."""
+    def expected(self, token_ids: list[int], head: Floats, quantization: str) -> Floats:
+        """Logits of tokens, with a head of these weights over activations that are rounded as for `quantization`."""
         rows = self.embeddings[token_ids]
         factors = 1 / np.sqrt((rows * rows).mean(-1, keepdims=True) + np.float32(1e-5))
-        logits: Floats = rounded_activations((rows * factors * self.norm).astype(np.float32)) @ head.T
+        logits: Floats = rounded_activations((rows * factors * self.norm).astype(np.float32), quantization) @ head.T
         return logits
 
     def _layer(self) -> dict[str, Any]:

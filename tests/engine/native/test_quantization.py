@@ -25,8 +25,9 @@ from tests.engine.native.stepping import model_fields, native_model, plan, promp
 
 LLAMA = FAMILIES["llama, 9 heads, 3 KV heads"]
 ISAS = postroad_native.supported_isas()
-# Hidden sizes: whole groups, an odd number of them, a short last one. Vocabularies that do not fill their last panel.
-SHAPES = [(128, 64), (96, 75), (80, 33)]
+# Hidden sizes: whole groups, an odd number of them, a short last one; more than int8's activations have in one group.
+# Vocabularies that do not fill their last panel.
+SHAPES = [(128, 64), (96, 75), (80, 33), (336, 64)]
 
 
 def _all_logits(model: postroad_native.Model, token_ids: list[int]) -> Floats:
@@ -47,7 +48,7 @@ def test_a_linear_layer_equals_numpy_over_the_same_integers(
     """40 rows: whole tiles of AMX and rows left over."""
     head = HeadModel(*shape)
     token_ids = [i % shape[1] for i in range(40)]
-    expected = head.expected(token_ids, rounded_weights(head.head, quantization))
+    expected = head.expected(token_ids, rounded_weights(head.head, quantization), quantization)
     logits = _all_logits(head.native(quantization, isa), token_ids)
     np.testing.assert_allclose(logits, expected, atol=2e-3 * np.abs(expected).max())
     assert _error(logits, expected) < 1e-3
@@ -62,7 +63,7 @@ def test_gguf_blocks_are_computed_with_as_they_are(blocks: str, isa: str) -> Non
     weights = dequantized(blocks_of(head.head, blocks), blocks)
     quantization = "int8_group32" if blocks == "q8_0" else "int4"
     logits = _all_logits(head.native(quantization, isa, blocks), token_ids)
-    assert _error(logits, head.expected(token_ids, weights)) < 1e-3
+    assert _error(logits, head.expected(token_ids, weights, quantization)) < 1e-3
 
 
 @pytest.mark.parametrize("blocks", BLOCKS)
@@ -85,7 +86,7 @@ def test_tiles_and_vectors_give_the_same_bits(quantization: str) -> None:
             np.testing.assert_array_equal(_all_logits(model, token_ids[:count]), alone[:count])
 
 
-@pytest.mark.parametrize(("quantization", "bound"), [("int8", 0.015), ("int8_group32", 0.015), ("int4", 0.09)])
+@pytest.mark.parametrize(("quantization", "bound"), [("int8", 0.02), ("int8_group32", 0.015), ("int4", 0.09)])
 def test_a_layer_of_random_weights_stays_close_to_float32(quantization: str, bound: float) -> None:
     head = HeadModel(256, 128)
     token_ids = list(range(128))
@@ -165,7 +166,7 @@ def test_activations_that_are_all_zero_or_tiny() -> None:
     head = HeadModel(96, 75)
     head.norm[32:64] = 0
     head.norm[64:] = 1e-38
-    expected = head.expected([5, 6], rounded_weights(head.head, "int8"))
+    expected = head.expected([5, 6], rounded_weights(head.head, "int8"), "int8")
     for isa in ISAS:
         assert _error(_all_logits(head.native("int8", isa), [5, 6]), expected) < 1e-3
 

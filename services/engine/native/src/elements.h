@@ -24,11 +24,11 @@ enum class Format { kBf16, kF32 };
 // Of cached keys and values: elements as everything else, or int8 with a float32 scale per token and KV head.
 enum class KvFormat { kElements, kInt8 };
 
-// How the weights of a linear layer are stored. weight = scale * code + minimum, with codes that are unsigned integers.
+// How the weights of a linear layer are stored. weight = scale * code + minimum; without a minimum codes are signed.
 enum class WeightFormat {
     kElements,     // as activations are: bf16 or float32
-    kInt8,         // one float32 scale per feature; the minimum is -128 * scale
-    kInt8Groups,   // one float16 scale per feature and kGroup inputs; the minimum is -128 * scale
+    kInt8,         // one float32 scale per feature
+    kInt8Groups,   // one float16 scale per feature and kGroup inputs
     kInt4,         // float16 scale and minimum per feature and kGroup inputs
 };
 constexpr int kNumWeightFormats = 4;

@@ -31,11 +31,11 @@ bool runs_avx512_bf16() {
 
 // Linux grants the registers for tiles to a process that asks for them.
 bool runs_amx() {
-    constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24;  // cpuid leaf 7, edx
+    constexpr unsigned kAmx = 1u << 22 | 1u << 24 | 1u << 25;  // bf16, tiles, int8: cpuid leaf 7, edx
     constexpr long kRequestPermission = 0x1023, kTileData = 18;   // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
     unsigned eax, ebx, ecx, edx;
     if (!runs_avx512_bf16() || !__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) return false;
-    if ((edx & (kAmxBf16 | kAmxTile)) != (kAmxBf16 | kAmxTile)) return false;
+    if ((edx & kAmx) != kAmx) return false;
     return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 #endif

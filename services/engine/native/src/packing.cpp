@@ -127,7 +127,7 @@ void store_group(const WeightGroup& group, WeightFormat format, uint32_t* block,
             pair = static_cast<uint8_t>(i % 8 < 4 ? group.codes[i] : pair | group.codes[i] << 4);
         }
     } else {
-        for (int i = 0; i < kGroup; ++i) bytes[i / 4 * kRow + i % 4] = group.codes[i];
+        for (int i = 0; i < kGroup; ++i) bytes[i / 4 * kRow + i % 4] = static_cast<uint8_t>(group.codes[i] - kCodeBias);
     }
     if (format == WeightFormat::kInt8) return;
     const int code_words = format == WeightFormat::kInt4 ? kGroupWords / 2 : kGroupWords;
@@ -145,7 +145,7 @@ float block_weight(const uint32_t* block, WeightFormat format, int column, int i
         const int nibble = index % 8 < 4 ? pair & 0xf : pair >> 4;
         return float_from_half(halves[column]) * static_cast<float>(nibble) + float_from_half(halves[kPanel + column]);
     }
-    const auto weight = static_cast<float>(bytes[index / 4 * kRow + index % 4] - kCodeBias);
+    const auto weight = static_cast<float>(static_cast<int8_t>(bytes[index / 4 * kRow + index % 4]));
     if (format == WeightFormat::kInt8) return weight;
     return weight * float_from_half(reinterpret_cast<const uint16_t*>(block + kGroupWords * kPanel)[column]);
 }

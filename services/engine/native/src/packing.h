@@ -12,7 +12,7 @@ namespace postroad {
 // Row `row` of a matrix of `columns` columns as words, half a last pair zero. words: [ceil(columns / per word)].
 void pack_row(const SourceTensor& tensor, int64_t row, int64_t columns, Format format, uint32_t* words);
 
-// A group of a feature's weights as integers, see WeightFormat.
+// A group of a feature's weights as integers, see WeightFormat. Codes of 8 bits are kCodeBias larger than as stored.
 struct WeightGroup {
     uint8_t codes[kGroup];
     uint16_t scale = 0, minimum = 0;  // float16; of formats that have them

@@ -27,7 +27,7 @@ void quantize_input(Worker& worker, const Kernels& kernels, int num_threads, con
     worker.parallel_for(rows, grain, [&](int64_t first, int64_t last) {
         for (int64_t row = first; row < last; ++row) {
             kernels.quantize({call.input + row * call.input_stride, call.linear.in_features, call.linear.words,
-                              call.linear.format, quantized.row(row)});
+                              call.linear.group_words, call.linear.format, quantized.row(row)});
         }
     });
     call.input = quantized.row(0);

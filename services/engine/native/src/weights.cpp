@@ -58,6 +58,7 @@ public:
         } else {
             linear.words = round_up(ceil_div(in_features, int64_t{sizeof(uint32_t)}), kWordPadding);
             linear.panel_words = linear.words / kGroupWords * block_words(linear.format);
+            linear.group_words = activation_group_words(linear.format, linear.words);
         }
         uint32_t* panels = words(linear.panels() * linear.panel_words);
         uint32_t* bias = has_bias ? words(linear.panels() * kPanel) : nullptr;
@@ -249,7 +250,7 @@ int64_t Weights::quantized_row_words() const {
     int64_t longest = 0;
     for_each_linear([&](const Linear& linear) {
         if (linear.format == WeightFormat::kElements) return;
-        longest = std::max(longest, postroad::quantized_row_words(linear.words));
+        longest = std::max(longest, postroad::quantized_row_words(linear.format, linear.words));
     });
     return longest;
 }

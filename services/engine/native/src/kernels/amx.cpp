@@ -1,9 +1,11 @@
-// AMX for linear layers and attention in bf16. Everything else is AVX-512's: groups of 32 integers fill half a tile, and
-// one tile of sums for each group costs more than the products (measured: 0.93 of VNNI's speed).
+// AMX for linear layers of bf16 and of 8-bit integers, and for attention in bf16. Everything else is AVX-512's: where
+// weights have a scale per 32 inputs, a group fills half a tile, and one tile of sums for each group costs more than the
+// products (measured: 0.93 of VNNI's speed).
 
 #include "kernels/simd_avx512.h"
 
 #include "kernels/amx_attention.h"
+#include "kernels/amx_integer_linear.h"
 #include "kernels/amx_linear.h"
 #include "kernels/kernel_table.h"
 
@@ -13,8 +15,15 @@ namespace {
 constexpr Kernels amx_bf16_table() {
     Kernels kernels = kernel_table<Bf16>("amx", Format::kBf16);
     kernels.linears[static_cast<int>(WeightFormat::kElements)] = {amx::linear, amx::kLinearRows};
+    kernels.linears[static_cast<int>(WeightFormat::kInt8)] = {amx::integer_linear<Bf16>, amx::kIntegerRows};
     kernels.element_kv.attend = attention::attend_by_tiles<KvFormat::kElements>;
     kernels.int8_kv.attend = attention::attend_by_tiles<KvFormat::kInt8>;
+    return kernels;
+}
+
+constexpr Kernels amx_f32_table() {
+    Kernels kernels = kernel_table<F32>("amx", Format::kF32);
+    kernels.linears[static_cast<int>(WeightFormat::kInt8)] = {amx::integer_linear<F32>, amx::kIntegerRows};
     return kernels;
 }
 
@@ -22,7 +31,7 @@ constexpr Kernels amx_bf16_table() {
 
 const Kernels& amx_kernels(Format format) {
     static constexpr Kernels kBf16Kernels = amx_bf16_table();
-    static constexpr Kernels kF32Kernels = kernel_table<F32>("amx", Format::kF32);
+    static constexpr Kernels kF32Kernels = amx_f32_table();
     return format == Format::kBf16 ? kBf16Kernels : kF32Kernels;
 }
 

@@ -32,19 +32,33 @@ constexpr int64_t kIntegerAhead = 96 * kPanel;  // words: how far ahead the weig
 // Rows of integers as `quantize` leaves them.
 struct IntegerRows {
     const uint32_t* bytes;
-    int64_t stride, words;
+    int64_t stride, words, groups;
+    int levels;
 
     IntegerRows(const LinearCall& call, int64_t row)
-        : bytes(call.input + row * call.input_stride), stride(call.input_stride), words(call.linear.words) {}
+        : bytes(call.input + row * call.input_stride),
+          stride(call.input_stride),
+          words(call.linear.words),
+          groups(ceil_div(words, call.linear.group_words)),
+          levels(activation_levels(call.linear.format)) {}
 
-    const uint32_t* group(int row, int64_t g) const { return bytes + row * stride + g * kGroupWords; }
-    const uint32_t* scale(int row, int64_t g) const { return bytes + row * stride + words + g; }
-    const uint32_t* offset(int row, int64_t g) const { return scale(row, g) + words / kGroupWords; }
+    // Blocks are counted through all levels, and so are groups.
+    const uint32_t* block(int row, int64_t index) const { return bytes + row * stride + index * kGroupWords; }
+    const uint32_t* scale(int row, int64_t group) const { return bytes + row * stride + levels * words + group; }
+    const uint32_t* offset(int row, int64_t group) const { return scale(row, group) + levels * groups; }
+
+    // Whether the group has a second level in one of the first so many rows.
+    bool has_rest(int count, int64_t group) const {
+        uint32_t any = 0;
+        const uint32_t* rest = scale(0, groups + group);
+        for (int row = 0; row < count; ++row, rest += stride) any |= *rest;
+        return any != 0;
+    }
 };
 
-// dots[row][vector] += products of a group's codes, whose first vector of columns begins at `codes`.
+// dots[row][vector] += products of a block's codes, whose first vector of columns begins at `codes`.
 template <class Scheme, int kRows, int kVectors>
-inline void multiply_group(const IntegerRows& rows, int64_t g, const uint32_t* codes,
+inline void multiply_block(const IntegerRows& rows, int64_t block, const uint32_t* codes,
                            simd::Words (&dots)[kRows][kVectors]) {
     constexpr int kCodeWords = Scheme::kNibbles ? kGroupWords / 2 : kGroupWords;
     for (int word = 0; word < kCodeWords; ++word) {
@@ -57,16 +71,17 @@ inline void multiply_group(const IntegerRows& rows, int64_t g, const uint32_t* c
                 high[v] = simd::high_nibbles(loaded[v]);
             }
             for (int row = 0; row < kRows; ++row) {
-                const simd::Words first = simd::broadcast_word(rows.group(row, g) + 2 * word);
-                const simd::Words second = simd::broadcast_word(rows.group(row, g) + 2 * word + 1);
+                const simd::Words first = simd::broadcast_word(rows.block(row, block) + 2 * word);
+                const simd::Words second = simd::broadcast_word(rows.block(row, block) + 2 * word + 1);
                 for (int v = 0; v < kVectors; ++v) {
                     dots[row][v] = simd::dot_nibbles(dots[row][v], low[v], first);
                     dots[row][v] = simd::dot_nibbles(dots[row][v], high[v], second);
                 }
             }
         } else {
+            for (int v = 0; v < kVectors; ++v) loaded[v] = simd::to_unsigned(loaded[v]);
             for (int row = 0; row < kRows; ++row) {
-                const simd::Words activations = simd::broadcast_word(rows.group(row, g) + word);
+                const simd::Words activations = simd::broadcast_word(rows.block(row, block) + word);
                 for (int v = 0; v < kVectors; ++v) {
                     dots[row][v] = simd::dot_bytes(dots[row][v], loaded[v], activations);
                 }
@@ -105,27 +120,37 @@ __attribute__((noinline)) void integer_tile(const LinearCall& call, int64_t row,
                          const uint32_t* upcoming, float* product) {
     constexpr int64_t kBlockWords = block_words(Scheme::kFormat);
     constexpr int64_t kCodeWords = (Scheme::kNibbles ? kGroupWords / 2 : kGroupWords) * kPanel;
+    constexpr int kLevels = activation_levels(Scheme::kFormat);
     const IntegerRows rows(call, row);
-    const int64_t groups = call.linear.words / kGroupWords;
+    const int64_t group_blocks = Scheme::kScales ? 1 : call.linear.group_words / kGroupWords;
+    const int64_t blocks = call.linear.words / kGroupWords;
     simd::Floats sums[kRows][kVectors];
     for (auto& row_sums : sums) {
         for (simd::Floats& sum : row_sums) sum = simd::zero();
     }
-    for (int64_t g = 0; g < groups; ++g) {
-        const uint32_t* block = panel + g * kBlockWords;
-        if (upcoming) {
-            for (int64_t line = 0; line < kBlockWords; line += kLine) {
-                simd::prefetch(upcoming + g * kBlockWords + line);
+    for (int64_t g = 0; g < rows.groups; ++g) {
+        const int64_t first = g * group_blocks;
+        const int64_t last = first + group_blocks < blocks ? first + group_blocks : blocks;
+        for (int level = 0; level < kLevels && (level == 0 || rows.has_rest(kRows, g)); ++level) {
+            const int64_t group = level * rows.groups + g;
+            simd::Words dots[kRows][kVectors];
+            for (int r = 0; r < kRows; ++r) {
+                for (int v = 0; v < kVectors; ++v) {
+                    dots[r][v] = Scheme::kMinima ? simd::zero_words() : simd::broadcast_word(rows.offset(r, group));
+                }
             }
-        }
-        simd::Words dots[kRows][kVectors];
-        for (int r = 0; r < kRows; ++r) {
-            for (int v = 0; v < kVectors; ++v) {
-                dots[r][v] = Scheme::kMinima ? simd::zero_words() : simd::broadcast_word(rows.offset(r, g));
+            for (int64_t block = first; block < last; ++block) {
+                const uint32_t* codes = panel + block * kBlockWords;
+                if (upcoming && level == 0) {
+                    for (int64_t line = 0; line < kBlockWords; line += kLine) {
+                        simd::prefetch(upcoming + block * kBlockWords + line);
+                    }
+                }
+                multiply_block<Scheme>(rows, level * blocks + block, codes + column, dots);
             }
+            const uint32_t* halves = panel + first * kBlockWords + kCodeWords;  // where a group is a block
+            add_group<Scheme>(rows, group, reinterpret_cast<const uint16_t*>(halves) + column, dots, sums);
         }
-        multiply_group<Scheme>(rows, g, block + column, dots);
-        add_group<Scheme>(rows, g, reinterpret_cast<const uint16_t*>(block + kCodeWords) + column, dots, sums);
     }
     for (int r = 0; r < kRows; ++r) {
         for (int v = 0; v < kVectors; ++v) simd::store(product + r * kPanel + column + v * simd::kWidth, sums[r][v]);
@@ -137,12 +162,10 @@ template <class Fmt, class Scheme>
 inline void put_product(const LinearCall& call, int64_t row, int64_t panel, int rows, float* product) {
     const PanelOutput<Fmt> output{call, panel};
     const float* scales = call.linear.scales + panel * kPanel;
-    for (int r = 0; r < rows; ++r, product += kPanel) {
-        for (int column = 0; !Scheme::kScales && column < kPanel; column += simd::kWidth) {
-            simd::store(product + column, simd::mul(simd::load(product + column), simd::load(scales + column)));
-        }
-        output.row(row + r, product);
+    for (int i = 0; !Scheme::kScales && i < rows * kPanel; i += simd::kWidth) {
+        simd::store(product + i, simd::mul(simd::load(product + i), simd::load(scales + i % kPanel)));
     }
+    output.rows(row, rows, product);
 }
 
 template <class Fmt, class Scheme, int kRows>

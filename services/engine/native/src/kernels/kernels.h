@@ -5,11 +5,13 @@
 //
 // Layouts. "Elements" are bf16 or float32, "words" 32 bits: a pair of bf16 or one float32 (elements.h).
 //   Linear weights: panels of 32 output features, each [words of the input][32] words.
-//   Integer weights: panels of 32 output features, each a block per group of 32 inputs. A block holds codes as words,
-//     [8][32] of four bytes or [4][32] of eight nibbles, then, where the format has them, 32 scales and 32 minima,
-//     float16. The low nibbles of a word are the codes of four inputs, the high nibbles those of the next four.
-//   Integer activations: rows of [words] of four signed bytes, then per group of 32 a float32 scale, then per group an
-//     offset: what the group's sum contributes to a product because weights have a minimum (QuantizeCall).
+//   Integer weights: panels of 32 output features, each a block per 32 inputs. A block holds codes as words, [8][32] of
+//     four signed bytes or [4][32] of eight nibbles, then, where the format has them, 32 scales and 32 minima, float16.
+//     The low nibbles of a word are the codes of four inputs, the high nibbles those of the next four.
+//   Integer activations: rows of [levels][words] of four signed bytes, then [levels][groups] of float32 scales of groups
+//     of neighbours, then as many offsets: what a group's sum contributes to a product because codes are multiplied as
+//     unsigned numbers (QuantizeCall). A number is the sum of its levels. A second one is what the first rounded off,
+//     of groups that need it; of others its scale is 0, and its bytes are anything.
 //   Keys: blocks of 16 tokens, each [words of a head][16] words.
 //   Values: blocks of 16 tokens, each [words of 16 tokens][head_stride] words; a word holds neighbours in time.
 //   Keys and values in int8: likewise, with a byte for each element.
@@ -26,9 +28,10 @@ constexpr int kPanel = 32;        // output features of a packed panel
 constexpr int kBlock = 16;        // tokens of a block of keys or values
 constexpr int kSpan = 256;        // tokens whose attention scores are computed together: a multiple of kBlock
 constexpr int kWordPadding = 16;  // words: rows of activations, and of weights, are zero up to a multiple of this
-constexpr int kGroup = 32;        // neighbours along the input that share a scale
+constexpr int kGroup = 32;        // neighbours along the input whose weights share a scale
 constexpr int kGroupWords = 8;    // of a group's bytes
-constexpr int kCodeBias = 128;    // code of the 8-bit weight 0
+constexpr int kCodeBias = 128;    // from a signed code to the unsigned one that it is multiplied as
+constexpr int64_t kLongGroupWords = 64;  // at most, of activations that share a scale where weights do not
 constexpr int kRecordTail = 16;   // floats behind a row's partial attention: its maximum, its sum, and padding
 
 enum class Epilogue {
@@ -47,6 +50,7 @@ struct Linear {
     int64_t in_features;
     int64_t words;        // of an input row, a multiple of kWordPadding
     int64_t panel_words;   // from one panel to the next
+    int64_t group_words;   // of the activations that share a scale
     WeightFormat format;
     int64_t panels() const { return ceil_div(out_features, kPanel); }
 };
@@ -67,17 +71,29 @@ constexpr int64_t block_words(WeightFormat format) {
     return 0;
 }
 
-// Words of an integer row whose bytes fill `words`.
-constexpr int64_t quantized_row_words(int64_t words) { return words + 2 * (words / kGroupWords); }
+// Words of the activations that share a scale, in rows of `words`, a multiple of kWordPadding: as those of weights where
+// these have scales per group; else a few groups of nearly equal length.
+constexpr int64_t activation_group_words(WeightFormat format, int64_t words) {
+    if (format != WeightFormat::kInt8) return kGroupWords;
+    return round_up(ceil_div(words, ceil_div(words, kLongGroupWords)), kWordPadding);
+}
+
+constexpr int activation_levels(WeightFormat format) { return format == WeightFormat::kInt8 ? 2 : 1; }
+
+// Words of an integer row, each level of which fills `words`.
+constexpr int64_t quantized_row_words(WeightFormat format, int64_t words) {
+    return activation_levels(format) * (words + 2 * ceil_div(words, activation_group_words(format, words)));
+}
 
 // A row of activations to integers, each group by its own largest magnitude, for products with weights of `format`.
 struct QuantizeCall {
     const void* input;  // [size] elements
     int64_t size;
-    int64_t words;  // of the row's bytes, a multiple of kGroupWords; bytes from `size` on become 0
+    int64_t words;        // of the row's bytes, a multiple of kGroupWords; bytes from `size` on become 0
+    int64_t group_words;  // a multiple of kGroupWords; the last group may be shorter
     WeightFormat format;
-    uint32_t* output;  // [quantized_row_words(words)]. Offsets are -kCodeBias * sum, int32, for 8-bit weights, and
-                       // scale * sum, float32, for kInt4.
+    uint32_t* output;  // [quantized_row_words(format, words)]. Offsets are -kCodeBias * sum, int32, for 8-bit weights,
+                       // and scale * sum, float32, for kInt4.
 };
 
 struct LinearCall {

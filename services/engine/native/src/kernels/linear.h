@@ -33,7 +33,7 @@ struct PanelColumns {
     }
 };
 
-// What becomes of one row of a panel's product. Vectors beyond the last feature are cut.
+// What becomes of rows of a panel's product. Vectors beyond the last feature are cut.
 template <class Fmt>
 struct PanelOutput {
     using Element = typename Fmt::Element;
@@ -41,49 +41,67 @@ struct PanelOutput {
     const LinearCall& call;
     int64_t panel;
 
-    void row(int64_t row, const float* product) const {
+    void row(int64_t row, const float* product) const { rows(row, 1, product); }
+
+    // product: [count][kPanel], of rows from `first` on.
+    void rows(int64_t first, int count, const float* product) const {
         switch (call.epilogue) {
             case Epilogue::kStore:
-                return floats(row, product, false);
+                return floats<false>(first, count, product);
             case Epilogue::kAccumulate:
-                return floats(row, product, true);
+                return floats<true>(first, count, product);
             case Epilogue::kSiluMul:
-                return gated(row, product, silu);
+                return gated(first, count, product, silu);
             case Epilogue::kGeluMul:
-                return gated(row, product, gelu_tanh);
+                return gated(first, count, product, gelu_tanh);
         }
     }
 
 private:
-    simd::Floats biased(const float* product, int column) const {
+    const float* bias() const { return call.linear.bias ? call.linear.bias + panel * kPanel : nullptr; }
+
+    static simd::Floats biased(const float* product, const float* bias, int column) {
         const simd::Floats x = simd::load(product + column);
-        return call.linear.bias ? simd::add(x, simd::load(call.linear.bias + panel * kPanel + column)) : x;
+        return bias ? simd::add(x, simd::load(bias + column)) : x;
     }
 
-    void floats(int64_t row, const float* product, bool accumulate) const {
-        float* output = static_cast<float*>(call.output) + row * call.output_stride + panel * kPanel;
+    template <bool kAccumulate>
+    void floats(int64_t first, int count, const float* product) const {
+        const float* panel_bias = bias();
+        const int64_t stride = call.output_stride;
+        float* output = static_cast<float*>(call.output) + first * stride + panel * kPanel;
         const int64_t features = call.linear.out_features - panel * kPanel;
-        for (int column = 0; column < kPanel && column < features; column += simd::kWidth) {
-            const simd::Floats x = biased(product, column);
-            if (column + simd::kWidth <= features) {
-                simd::store(output + column, accumulate ? simd::add(simd::load(output + column), x) : x);
-                continue;
-            }
-            float lanes[simd::kWidth];
-            simd::store(lanes, x);
-            for (int lane = 0; column + lane < features; ++lane) {
-                output[column + lane] = accumulate ? output[column + lane] + lanes[lane] : lanes[lane];
+        for (int r = 0; r < count; ++r, output += stride, product += kPanel) {
+            for (int column = 0; column < kPanel && column < features; column += simd::kWidth) {
+                const simd::Floats x = biased(product, panel_bias, column);
+                if (column + simd::kWidth <= features) {
+                    simd::store(output + column, kAccumulate ? simd::add(simd::load(output + column), x) : x);
+                } else {
+                    cut<kAccumulate>(output + column, x, static_cast<int>(features) - column);
+                }
             }
         }
     }
 
+    template <bool kAccumulate>
+    static void cut(float* output, simd::Floats x, int count) {
+        float lanes[simd::kWidth];
+        simd::store(lanes, x);
+        for (int lane = 0; lane < count; ++lane) output[lane] = kAccumulate ? output[lane] + lanes[lane] : lanes[lane];
+    }
+
     template <class Activation>
-    void gated(int64_t row, const float* product, const Activation& activation) const {
+    void gated(int64_t first, int count, const float* product, const Activation& activation) const {
         constexpr int kPairs = kPanel / 2;
-        Element* output = static_cast<Element*>(call.output) + row * call.output_stride + panel * kPairs;
-        for (int column = 0; column < kPairs; column += simd::kWidth) {
-            const simd::Floats up = biased(product, kPairs + column);
-            simd::store_elements(output + column, simd::mul(activation(biased(product, column)), up));
+        const float* panel_bias = bias();
+        const int64_t stride = call.output_stride;
+        Element* output = static_cast<Element*>(call.output) + first * stride + panel * kPairs;
+        for (int r = 0; r < count; ++r, output += stride, product += kPanel) {
+            for (int column = 0; column < kPairs; column += simd::kWidth) {
+                const simd::Floats up = biased(product, panel_bias, kPairs + column);
+                const simd::Floats gate = activation(biased(product, panel_bias, column));
+                simd::store_elements(output + column, simd::mul(gate, up));
+            }
         }
     }
 };

@@ -90,6 +90,7 @@ inline Floats dot(Bf16, Floats sum, Words a, Words b) {
 inline Words zero_words() { return Words{}; }
 inline Words low_nibbles(Words x) { return x & 0x0f0f0f0fu; }
 inline Words high_nibbles(Words x) { return low_nibbles(x >> 4); }
+inline Words to_unsigned(Words x) { return x ^ 0x80808080u; }  // bytes + 128
 inline Floats from_integers(Words x) { return __builtin_convertvector(reinterpret_cast<Integers>(x), Floats); }
 inline Words magnitude(Floats x) { return as_words(x) & 0x7fffffffu; }
 inline Words max_integers(Words a, Words b) {
