@@ -15,6 +15,7 @@ constexpr int64_t kPanelAhead = 96 * kPanel;  // words
 // Words of a panel that stay in the first-level cache while blocks of rows are multiplied by them, and how many blocks.
 constexpr int64_t kCachedWords = 288;
 constexpr int64_t kCachedBlocks = 8;
+constexpr int64_t kGroupRows = kCachedBlocks * kLinearRows;
 
 // Tiles 0 to 3: sums (2 of rows x 2 of columns), 4 and 5: rows, 6 and 7: weights.
 inline void configure_linear(int num_rows) {
@@ -37,17 +38,83 @@ struct Upcoming {
     }
 };
 
-// Sums of up to 32 rows (up to 16 unless kTwo) of one panel, [rows][kPanel]: those of words [first, last) are added, or
-// are the first. Tiles are configured. Rows are many times as long as weights stay in the first-level cache: they are
-// loaded past it.
-template <bool kTwo>
+// What else the processor does while tiles are multiplied, a part of it with each step of kTileWords words: it fetches
+// weights to come and the memory that this block's sums will go to, and puts the sums of the last block there.
+class Meanwhile {
+public:
+    explicit Meanwhile(const LinearCall& call) : call_(call) {}
+
+    void fetch(Upcoming weights) { weights_ = weights; }
+
+    // The block whose sums are being made: `rows` rows of a panel.
+    void begin(int64_t row, int rows, int64_t panel) {
+        coming_ = {row, rows, panel};
+        fetched_ = 0;
+    }
+
+    // With as few rows as a decode has there is nothing to gain but the weights.
+    void step(bool fetches_only) {
+        weights_.fetch();
+        if (fetches_only) return;
+        for (int i = 0; i < kRowsPerStep && fetched_ < coming_.rows; ++i, ++fetched_) {
+            PanelOutput<Bf16>{call_, coming_.panel}.fetch(coming_.row + fetched_);
+        }
+        for (int i = 0; i < kRowsPerStep && put_ < done_.rows; ++i) put_one();
+    }
+
+    // Puts what is left of the last block's sums.
+    void finish() {
+        while (put_ < done_.rows) put_one();
+    }
+
+    // The block's sums are whole. They must stay until `finish`.
+    void end(const float* sums) {
+        done_ = coming_;
+        sums_ = sums;
+        put_ = 0;
+    }
+
+private:
+    static constexpr int kRowsPerStep = 2;
+
+    struct Block {
+        int64_t row;
+        int rows;
+        int64_t panel;
+    };
+
+    void put_one() {
+        PanelOutput<Bf16>{call_, done_.panel}.row(done_.row + put_, sums_ + put_ * kPanel);
+        ++put_;
+    }
+
+    const LinearCall& call_;
+    Upcoming weights_{};
+    Block coming_{}, done_{};
+    int fetched_ = 0;
+    const float* sums_ = nullptr;
+    int put_ = 0;
+};
+
+// Where the sums of up to 32 rows of a panel are made: [rows][stride].
+struct Sums {
+    float* first;
+    int64_t stride;
+    bool are_new;  // there is nothing yet to be added to
+
+    float* tile(int row, int column) const { return first + row * kTileHeight * stride + column * kTileWords; }
+    int64_t bytes() const { return stride * int64_t{sizeof(float)}; }
+};
+
+// Adds up to 32 rows (up to 16 unless kTwo) of words [first, last) times one panel. Tiles are configured. Rows are many
+// times as long as weights stay in the first-level cache: they are loaded past it.
+template <bool kTwo, bool kOneBlock>
 inline void add_words(const LinearCall& call, int64_t row, const uint32_t* weights, int64_t first, int64_t last,
-                      Upcoming& upcoming, float* sums) {
+                      Meanwhile& meanwhile, const Sums& sums) {
     const uint32_t* upper = call.input + row * call.input_stride;
     const uint32_t* lower = upper + kTileHeight * call.input_stride;
-    float* lower_sums = sums + kTileHeight * kPanel;
     const int64_t input_bytes = call.input_stride * int64_t{sizeof(uint32_t)};
-    if (first == 0) {
+    if (sums.are_new) {
         _tile_zero(0);
         _tile_zero(1);
         if constexpr (kTwo) {
@@ -55,15 +122,15 @@ inline void add_words(const LinearCall& call, int64_t row, const uint32_t* weigh
             _tile_zero(3);
         }
     } else {
-        _tile_loadd(0, sums, kPanelBytes);
-        _tile_loadd(1, sums + kTileWords, kPanelBytes);
+        _tile_loadd(0, sums.tile(0, 0), sums.bytes());
+        _tile_loadd(1, sums.tile(0, 1), sums.bytes());
         if constexpr (kTwo) {
-            _tile_loadd(2, lower_sums, kPanelBytes);
-            _tile_loadd(3, lower_sums + kTileWords, kPanelBytes);
+            _tile_loadd(2, sums.tile(1, 0), sums.bytes());
+            _tile_loadd(3, sums.tile(1, 1), sums.bytes());
         }
     }
     for (int64_t word = first; word < last; word += kTileWords) {
-        upcoming.fetch();
+        meanwhile.step(kOneBlock);
         _tile_loadd(6, weights + word * kPanel, kPanelBytes);
         _tile_loadd(7, weights + word * kPanel + kTileWords, kPanelBytes);
         _tile_stream_loadd(4, upper + word, input_bytes);
@@ -75,48 +142,66 @@ inline void add_words(const LinearCall& call, int64_t row, const uint32_t* weigh
             _tile_dpbf16ps(3, 5, 7);
         }
     }
-    _tile_stored(0, sums, kPanelBytes);
-    _tile_stored(1, sums + kTileWords, kPanelBytes);
+    meanwhile.finish();  // the last block's sums may lie where these go
+    _tile_stored(0, sums.tile(0, 0), sums.bytes());
+    _tile_stored(1, sums.tile(0, 1), sums.bytes());
     if constexpr (kTwo) {
-        _tile_stored(2, lower_sums, kPanelBytes);
-        _tile_stored(3, lower_sums + kTileWords, kPanelBytes);
+        _tile_stored(2, sums.tile(1, 0), sums.bytes());
+        _tile_stored(3, sums.tile(1, 1), sums.bytes());
     }
 }
 
-// Rows [first_row, last_row) of a panel, a few blocks of them at a time.
-inline void linear_panel(const LinearCall& call, int64_t first_row, int64_t last_row, int64_t panel, int& configured) {
-    constexpr int64_t kGroupRows = kCachedBlocks * kLinearRows;
-    alignas(64) float sums[kGroupRows * kPanel];
+// Whether sums can be made in the output itself: whole panels of numbers without a bias.
+inline bool sums_in_output(const LinearCall& call, int64_t panel) {
+    return (call.epilogue == Epilogue::kStore || call.epilogue == Epilogue::kAccumulate) && !call.linear.bias &&
+           (panel + 1) * kPanel <= call.linear.out_features;
+}
+
+// Rows [first_row, last_row) of a panel, a few blocks of them at a time. sums: [kGroupRows][kPanel], `meanwhile` may
+// still put some of them after the call.
+inline void linear_panel(const LinearCall& call, int64_t first_row, int64_t last_row, int64_t panel, int& configured,
+                         Meanwhile& meanwhile, float* sums) {
     const int64_t words = call.linear.words;
     const int64_t blocks = ceil_div(last_row - first_row, kLinearRows);
     const int64_t part = round_up(ceil_div(words, ceil_div(words, blocks > 1 ? kCachedWords : words)), kTileWords);
+    const int64_t height = part < words ? kGroupRows : kLinearRows;
     const uint32_t* weights = call.linear.weights + panel * call.linear.panel_words;
     // One block: the panel itself, a little ahead. More: each block fetches its share of the next panel.
-    Upcoming upcoming{weights + (blocks > 1 ? call.linear.panel_words : kPanelAhead),
-                      ceil_div(call.linear.panel_words / kLine, blocks * (words / kTileWords))};
-    const PanelOutput<Bf16> output{call, panel};
-    for (int64_t group = first_row; group < last_row; group += kGroupRows) {
-        const int64_t group_rows = last_row - group < kGroupRows ? last_row - group : kGroupRows;
+    meanwhile.fetch({weights + (blocks > 1 ? call.linear.panel_words : kPanelAhead),
+                     ceil_div(call.linear.panel_words / kLine, blocks * (words / kTileWords))});
+    const bool in_output = sums_in_output(call, panel);
+    for (int64_t group = first_row; group < last_row; group += height) {
+        const int64_t group_rows = last_row - group < height ? last_row - group : height;
         for (int64_t first = 0; first < words; first += part) {
             const int64_t last = first + part < words ? first + part : words;
             for (int64_t row = 0; row < group_rows; row += kLinearRows) {
                 const int rows = static_cast<int>(group_rows - row < kLinearRows ? group_rows - row : kLinearRows);
                 if (rows != configured) configure_linear(rows);
                 configured = rows;
-                (rows > kTileHeight ? add_words<true> : add_words<false>)(call, group + row, weights, first, last,
-                                                                         upcoming, sums + row * kPanel);
+                Sums block{sums + row * kPanel, kPanel, first == 0};
+                if (in_output) {
+                    block = {static_cast<float*>(call.output) + (group + row) * call.output_stride + panel * kPanel,
+                             call.output_stride, first == 0 && call.epilogue == Epilogue::kStore};
+                }
+                if (in_output || last == words) meanwhile.begin(group + row, rows, panel);
+                const auto add = blocks == 1 ? (rows > kTileHeight ? add_words<true, true> : add_words<false, true>)
+                                             : (rows > kTileHeight ? add_words<true, false> : add_words<false, false>);
+                add(call, group + row, weights, first, last, meanwhile, block);
+                if (!in_output && last == words) meanwhile.end(block.first);
             }
         }
-        for (int64_t row = 0; row < group_rows; ++row) output.row(group + row, sums + row * kPanel);
     }
 }
 
 inline void linear(const LinearCall& call, int64_t first_row, int64_t last_row, int64_t first_panel,
                    int64_t last_panel) {
+    alignas(64) float sums[kGroupRows * kPanel];
+    Meanwhile meanwhile(call);
     int configured = 0;
     for (int64_t panel = first_panel; panel < last_panel; ++panel) {
-        linear_panel(call, first_row, last_row, panel, configured);
+        linear_panel(call, first_row, last_row, panel, configured, meanwhile, sums);
     }
+    meanwhile.finish();
     _tile_release();
 }
 

@@ -57,6 +57,16 @@ struct PanelOutput {
         }
     }
 
+    // Fetches where the row goes.
+    void fetch(int64_t row) const {
+        if (call.epilogue == Epilogue::kStore || call.epilogue == Epilogue::kAccumulate) {
+            const float* output = static_cast<const float*>(call.output) + row * call.output_stride + panel * kPanel;
+            for (int column = 0; column < kPanel; column += kLine) simd::prefetch(output + column);
+        } else {
+            simd::prefetch(static_cast<const Element*>(call.output) + row * call.output_stride + panel * (kPanel / 2));
+        }
+    }
+
 private:
     const float* bias() const { return call.linear.bias ? call.linear.bias + panel * kPanel : nullptr; }
 

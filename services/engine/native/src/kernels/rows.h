@@ -102,11 +102,15 @@ inline void turn_head(const HeadsCall& call, const float* head, const float* wei
 template <class Fmt>
 inline void store_key(const HeadsCall& call, int kv_head, const float* key) {
     using Element = typename Fmt::Element;
-    auto* block = reinterpret_cast<Element*>(call.keys + kv_head * call.head_words) + call.slot * Fmt::kPerWord;
+    uint32_t* block = call.keys + kv_head * call.head_words + call.slot;
     auto* elements = reinterpret_cast<Element*>(call.scratch + call.head_dim);
     store_row(elements, key, call.head_dim);
-    for (int i = 0; i < call.head_dim; ++i) {
-        block[i / Fmt::kPerWord * kBlock * Fmt::kPerWord + i % Fmt::kPerWord] = elements[i];
+    const int words = call.head_dim / Fmt::kPerWord;
+    for (int word = 0; word < words; ++word) {
+        std::memcpy(block + word * kBlock, elements + word * Fmt::kPerWord, sizeof(uint32_t));
+    }
+    for (int i = words * Fmt::kPerWord; i < call.head_dim; ++i) {  // half a word of bf16
+        reinterpret_cast<Element*>(block + words * kBlock)[0] = elements[i];
     }
 }
 
@@ -127,7 +131,9 @@ inline void store_value(const HeadsCall& call, int kv_head, const float* value) 
     auto* row = reinterpret_cast<Element*>(words) + call.slot % Fmt::kPerWord;
     auto* elements = reinterpret_cast<Element*>(call.scratch + call.head_dim);
     store_row(elements, value, call.head_dim);
-    for (int i = 0; i < call.head_dim; ++i) row[i * Fmt::kPerWord] = elements[i];
+    int i = 0;
+    for (; i + simd::kWidth <= call.head_dim; i += simd::kWidth) simd::spread(row + i * Fmt::kPerWord, elements + i);
+    for (; i < call.head_dim; ++i) row[i * Fmt::kPerWord] = elements[i];
     if (call.clears_rest) clear_later_values<Fmt>(call, words, row);
 }
 

@@ -137,6 +137,12 @@ inline void store_elements(uint16_t* p, Floats x) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_castsi256_si128(ordered));
 }
 
+// Puts elements one per word: of bf16 only every second place is written.
+inline void spread(float* p, const float* elements) { store(p, load(elements)); }
+inline void spread(uint16_t* p, const uint16_t* elements) {
+    for (int i = 0; i < kWidth; ++i) p[2 * i] = elements[i];
+}
+
 }  // namespace simd
 }  // namespace
 }  // namespace postroad

@@ -145,6 +145,13 @@ inline Floats load_elements(const uint16_t* p) {
 inline void store_elements(float* p, Floats x) { store(p, x); }
 inline void store_elements(uint16_t* p, Floats x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_bf16(x)); }
 
+// Puts elements one per word: of bf16 only every second place is written.
+inline void spread(float* p, const float* elements) { store(p, load(elements)); }
+inline void spread(uint16_t* p, const uint16_t* elements) {
+    const __m256i packed = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(elements));
+    _mm512_mask_storeu_epi16(p, 0x55555555u, _mm512_cvtepu16_epi32(packed));
+}
+
 }  // namespace simd
 }  // namespace
 }  // namespace postroad

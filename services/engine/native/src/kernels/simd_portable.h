@@ -133,6 +133,12 @@ inline void store_elements(uint16_t* p, Floats x) {
     for (int lane = 0; lane < kWidth; ++lane) p[lane] = bf16_from_float(x[lane]);
 }
 
+// Puts elements one per word: of bf16 only every second place is written.
+inline void spread(float* p, const float* elements) { store(p, load(elements)); }
+inline void spread(uint16_t* p, const uint16_t* elements) {
+    for (int i = 0; i < kWidth; ++i) p[2 * i] = elements[i];
+}
+
 }  // namespace simd
 }  // namespace
 }  // namespace postroad
