@@ -94,7 +94,7 @@ class EngineSettings(StationSettings):
         None,
         ge=1,
         description="Prompt tokens of a step in which streams decode, unless a queue of prompts waits: how long a "
-        "prompt that comes by itself stops running streams at a time. Default: a quarter of max-batch-tokens.",
+        "prompt that comes by itself stops running streams at a time. Default: a sixth of max-batch-tokens.",
     )
     num_speculative_tokens: int = Field(
         0,

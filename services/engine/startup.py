@@ -47,7 +47,7 @@ def load_engine(
     config = SchedulerConfig(
         max_batch_tokens=settings.max_batch_tokens,
         max_num_seqs=settings.max_num_seqs,
-        max_mixed_prompt_tokens=settings.max_mixed_prompt_tokens or max(1, settings.max_batch_tokens // 4),
+        max_mixed_prompt_tokens=settings.max_mixed_prompt_tokens or max(1, settings.max_batch_tokens // 6),
     )
     if settings.tensor_parallel_size > 1:
         assert link is not None, "several ranks and no link to them"
