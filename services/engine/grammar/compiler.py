@@ -66,7 +66,11 @@ class GrammarCompiler:
         Where a schema that is embedded in a JSON Schema, with an `$id` of its own, is at fault, the field ends with `#`
         and the JSON Pointer that leads to it.
         """
-        matcher = self._matcher(_definition(form))
+        try:
+            definition = _definition(form)
+        except ValueError as error:  # what JSON can say and llguidance cannot take: integers of more than 64 bits
+            raise _refused(form, str(error)) from error
+        matcher = self._matcher(definition)
         if matcher.is_error():
             raise _refused(form, matcher.get_error(), self._place(form))
         first = matcher.deep_copy()

@@ -152,6 +152,10 @@ def test_what_cannot_be_enforced_is_refused_by_name(compiler: GrammarCompiler, v
     [
         ("json_schema", "{", "not JSON"),
         ("json_schema", "", "not JSON"),
+        ("json_schema", '{"x": -1884000938706739396608}', "not JSON serializable: -1884000938706739396608"),
+        ("json_schema", r'{"title": "\ud800"}', "not JSON serializable"),
+        ("choice", r'["\ud800"]', "surrogates not allowed"),
+        ("choice", "[", "Expecting value"),
         ("regex", "[", "unclosed character class"),
         ("regex", "(?<!a)b", "look-around"),
         ("grammar", "root ::= missing", "missing"),
