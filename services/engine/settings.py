@@ -128,13 +128,16 @@ class EngineSettings(StationSettings):
     def _fp8_has_its_executor(self) -> Self:
         if not (asked := self.needs_torch):
             return self
-        if self.executor in ("native", "scripted"):
-            raise ValueError(f"{asked} needs the torch executor, not {self.executor}")
+        self._require_torch_executor(asked)
         if self.wants_native:
             raise ValueError(f"{asked} needs the torch executor, and what else is asked for the native one")
         if self.tensor_parallel_size > 1:
             raise ValueError(f"{asked} has one rank; tensor-parallel-size is {self.tensor_parallel_size}")
         return self
+
+    def _require_torch_executor(self, asked: str) -> None:
+        if self.executor in ("native", "scripted"):
+            raise ValueError(f"{asked} needs the torch executor, not {self.executor}")
 
     @property
     def needs_torch(self) -> str:
@@ -147,10 +150,7 @@ class EngineSettings(StationSettings):
     def _executor_is_divided(self) -> Self:
         if self.tensor_parallel_size == 1:
             return self
-        if self.executor in ("native", "scripted"):
-            raise ValueError(
-                f"tensor-parallel-size {self.tensor_parallel_size} needs the torch executor, not {self.executor}"
-            )
+        self._require_torch_executor(f"tensor-parallel-size {self.tensor_parallel_size}")
         if self.quantization in ("int8", "int4"):
             raise ValueError(
                 f"quantization {self.quantization} needs the native executor, which has one rank; "
@@ -165,8 +165,7 @@ class EngineSettings(StationSettings):
             return self
         if self.device == "cpu":
             raise ValueError(f"{asked} needs a CUDA device, and device is cpu")
-        if self.executor in ("native", "scripted"):
-            raise ValueError(f"{asked} needs the torch executor, not {self.executor}")
+        self._require_torch_executor(asked)
         if self.tensor_parallel_size > 1:
             raise ValueError(
                 f"{asked} has one rank, as ranks meet on CPUs only; tensor-parallel-size is {self.tensor_parallel_size}"

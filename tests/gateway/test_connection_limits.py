@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from services.pb.postroad.v1 import detokenizer_pb2
 from tests.gateway.support.connections import (
     CHAT,
     GET,
@@ -23,7 +20,7 @@ from tests.gateway.support.connections import (
     serving,
 )
 from tests.gateway.support.running import PATIENCE, RawClient, running_gateway, until
-from tests.gateway.support.stations import delta, first
+from tests.gateway.support.stations import flood
 
 
 @pytest.mark.parametrize("start", [b"GET /", b"GET / HTTP/1.1\r\nx: ", b"GET / HTTP/1.1\r\n"])
@@ -150,11 +147,6 @@ async def test_a_client_that_reads_slowly_gets_its_answer() -> None:
 
 @on_uvloop
 async def test_a_client_that_does_not_read_does_not_outlast_the_gateways_stop() -> None:
-    async def flood(request: Any, context: Any) -> AsyncIterator[detokenizer_pb2.TextDelta]:
-        yield first("x")
-        while True:
-            yield delta("y" * 100_000)
-
     async with running_gateway(drain_timeout=0.1) as gateway:
         gateway.stations.detokenizer.script = flood
         client = await connect_without_reading(gateway.port)

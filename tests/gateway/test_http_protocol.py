@@ -22,10 +22,9 @@ from tests.gateway.support.connections import (
     read_to_end,
     reset,
     serving,
-    silent,
 )
 from tests.gateway.support.running import PATIENCE, RawClient, events, running_gateway, until
-from tests.gateway.support.stations import end, first
+from tests.gateway.support.stations import end, first, silent
 
 
 @on_uvloop

@@ -15,17 +15,11 @@ from services.gateway.errors import ClientDisconnected
 from services.gateway.request_scope import RequestScopes
 from services.pb.postroad.v1 import detokenizer_pb2
 from tests.gateway.support.running import RawClient, RunningGateway, running_gateway, until
-from tests.gateway.support.stations import delta, first
+from tests.gateway.support.stations import delta, first, flood, silent
 
 
 def body(**fields: Any) -> bytes:
     return json.dumps({"messages": [{"role": "user", "content": "x"}], **fields}).encode()
-
-
-async def silent(request: Any, context: Any) -> AsyncIterator[detokenizer_pb2.TextDelta]:
-    """Queued or in prefill: nothing comes."""
-    await asyncio.Event().wait()
-    yield delta("never")
 
 
 async def endless(request: Any, context: Any) -> AsyncIterator[detokenizer_pb2.TextDelta]:
@@ -117,11 +111,6 @@ async def test_fieldbug_25_nothing_is_left_after_a_mix_of_ends(gateway: RunningG
 
 
 async def test_a_client_that_stops_reading_ends_with_the_deadline() -> None:
-    async def flood(request: Any, context: Any) -> AsyncIterator[detokenizer_pb2.TextDelta]:
-        yield first("x")
-        while True:
-            yield delta("y" * 100_000)
-
     async with running_gateway(request_timeout=0.5) as gateway:
         gateway.stations.detokenizer.script = flood
         client = await RawClient.connect(gateway.port)

@@ -11,7 +11,7 @@ import pytest
 from services.common import errors
 from services.pb.postroad.v1 import detokenizer_pb2
 from tests.gateway.support.running import RunningGateway, events, running_gateway, until
-from tests.gateway.support.stations import Script, end, first, hello
+from tests.gateway.support.stations import Script, end, first, hello, silent
 
 
 def fail_times(count: int, error: Exception) -> Script:
@@ -116,10 +116,6 @@ async def test_a_killed_tokenizer_delays_a_request_until_it_is_back(gateway: Run
 
 
 async def test_a_killed_detokenizer_delays_a_request_without_a_token(gateway: RunningGateway) -> None:
-    async def silent(request: Any, context: Any) -> AsyncIterator[detokenizer_pb2.TextDelta]:
-        await asyncio.Event().wait()
-        yield first()
-
     gateway.stations.detokenizer.script = silent
     answer = asyncio.create_task(gateway.chat(stream=True))
     await gateway.stations.detokenizer.entered.wait()

@@ -16,9 +16,7 @@ import uvloop
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from services.gateway.http_protocol import BoundedHttpProtocol, ConnectionLimits
-from services.pb.postroad.v1 import detokenizer_pb2
 from tests.gateway.support.running import PATIENCE, RawClient, until
-from tests.gateway.support.stations import delta
 from tests.support.ports import free_ports
 
 GET = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -38,11 +36,6 @@ def on_uvloop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., N
 
 def chat(**fields: Any) -> bytes:
     return json.dumps({"messages": [{"role": "user", "content": "x"}], **fields}).encode()
-
-
-async def silent(request: Any, context: Any) -> AsyncIterator[detokenizer_pb2.TextDelta]:
-    await asyncio.Event().wait()
-    yield delta("never")
 
 
 async def read_to_end(client: RawClient) -> bytes:

@@ -68,6 +68,19 @@ async def hello(
     yield last
 
 
+async def silent(request: Any, context: Any) -> AsyncIterator[detokenizer_pb2.TextDelta]:
+    """A script. Queued or in prefill: nothing comes."""
+    await asyncio.Event().wait()
+    yield delta("never")
+
+
+async def flood(request: Any, context: Any) -> AsyncIterator[detokenizer_pb2.TextDelta]:
+    """A script. More comes without an end than a client that stops reading has room for."""
+    yield first("x")
+    while True:
+        yield delta("y" * 100_000)
+
+
 class FakeTokenizer(tokenizer_pb2_grpc.TokenizerServicer):
     """One id per character. `answer` may be replaced; it gets the text and its return value is the ids."""
 
