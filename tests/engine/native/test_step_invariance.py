@@ -84,14 +84,18 @@ def test_a_sequence_alone_equals_it_in_batches_of_7_and_32(family: str, isa: str
     np.testing.assert_array_equal(step(model, prefill, *decodes)[1:], alone)
 
 
-@pytest.mark.parametrize("name", FORMATS)
-def test_threads_do_not_matter(name: str) -> None:
-    token_ids = prompt(2, LENGTH)
-    one, three = (native_model(QWEN3, threads=threads, **FORMATS[name]) for threads in (1, 3))
-    np.testing.assert_array_equal(_whole(three, token_ids), _whole(one, token_ids))
+@pytest.mark.parametrize(("family", "name"), [*(("qwen3", name) for name in FORMATS), ("gemma2", "bf16")])
+def test_threads_do_not_matter(family: str, name: str) -> None:
+    """Neither where they share out the features of a few rows, nor where each has rows of its own."""
+    one, three = (native_model(FAMILIES[family], threads=threads, num_pages=66, **FORMATS[name]) for threads in (1, 3))
+    long = plan(prompt(2, LENGTH), PAGES)
+    every_row = range(LENGTH)
+    np.testing.assert_array_equal(step(three, long, logit_rows=every_row), step(one, long, logit_rows=every_row))
     decode = plan([5], PAGES, LENGTH)
     for _ in range(5):
         np.testing.assert_array_equal(step(three, decode), step(one, decode))
+    beside = (decode, plan(prompt(3, 400), range(40, 65)), plan(prompt(4, 2), range(65, 66)))
+    np.testing.assert_array_equal(step(three, *beside), step(one, *beside))
 
 
 def test_scattered_pages_equal_pages_in_order() -> None:

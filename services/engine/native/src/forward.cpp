@@ -11,14 +11,15 @@ namespace postroad {
 namespace {
 
 constexpr float kLog2E = 1.44269504088896340736f;
+constexpr int64_t kOwnRows = 128;  // rows per thread from which on each thread keeps to its own
 
 }  // namespace
 
 void Head::run(Worker& worker, int64_t first_row, int64_t count, float* logits) const {
     const ElementRows& normed = workspace.normed;
-    const LinearCall call{weights.lm_head(), normed.row(first_row), normed.stride_words, logits, config.vocab_size,
-                          Epilogue::kStore};
-    parallel_linear(worker, kernels, num_threads, workspace.quantized, call, count);
+    const LinearCall call{weights.lm_head(), normed.row(first_row), normed.stride_words, logits,
+                          config.vocab_size, Epilogue::kStore};
+    parallel_linear(worker, kernels, num_threads, workspace.quantized, call, 0, count);
     if (config.final_softcap == 0.0f) return;
     constexpr int64_t kAtOnce = 4096;
     const int64_t size = count * config.vocab_size;
@@ -28,39 +29,61 @@ void Head::run(Worker& worker, int64_t first_row, int64_t count, float* logits) 
     });
 }
 
+// Few rows: the threads share out the features of each linear layer, and meet after it. Many: each thread computes all
+// of its own rows, whose activations stay in its caches, and they meet where rows attend to each other's keys.
 void Forward::run(Worker& worker) const {
-    embed(worker);
+    Worker own = worker.alone();
+    Worker& hands = by_rows() ? own : worker;
+    const Rows rows = by_rows() ? rows_of(worker.index()) : all_rows();
+    embed(hands, rows);
     const auto& layers = weights.layers();
     const auto last = static_cast<int64_t>(layers.size()) - 1;
     for (int64_t index = 0; index <= last; ++index) {
-        project(worker, layers[index], index);
+        project(hands, layers[index], index, rows);
+        if (by_rows()) worker.barrier();
         if (index == last && batch.wanted_rows.empty()) return;
         attend(worker, index);
-        if (index < last)
-            finish_layer(worker, layers[index], {batch.num_tokens(), workspace.residual, workspace.attended});
+        if (index < last) finish_layer(hands, layers[index], rows);
     }
-    const Rows rows = select_rows(worker);
-    finish_layer(worker, layers[last], rows);
-    norm(worker, rows.residual, rows.count, weights.final_norm());
+    const Rows wanted = select_rows(worker);
+    finish_layer(worker, layers[last], wanted);
+    norm(worker, wanted, weights.final_norm());
     Head{config, kernels, weights, workspace, num_threads}.run(worker, 0, batch.num_logit_rows, logits);
 }
 
-void Forward::embed(Worker& worker) const {
-    worker.parallel_for(batch.num_tokens(), row_grain(batch.num_tokens()), [&](int64_t first, int64_t last) {
-        for (int64_t token = first; token < last; ++token) {
-            float* residual = workspace.residual.row(token);
-            weights.embed(batch.token_ids[token], residual);
-            if (config.embedding_scale != 1.0f) {
-                for (int64_t i = 0; i < config.hidden_size; ++i) residual[i] *= config.embedding_scale;
-            }
-            const auto position = static_cast<float>(batch.tokens[token].position);
-            float* cosines = workspace.cosines.row(token);
-            float* sines = workspace.sines.row(token);
-            for (const RopeConfig& rope : config.ropes) {
-                for (const float frequency : rope.inv_freq) {
-                    *cosines++ = std::cos(position * frequency) * rope.attention_factor;
-                    *sines++ = std::sin(position * frequency) * rope.attention_factor;
-                }
+bool Forward::by_rows() const { return num_threads > 1 && batch.num_tokens() >= kOwnRows * num_threads; }
+
+// Nearly equal shares of all rows.
+Forward::Rows Forward::rows_of(int thread) const {
+    const int64_t share = ceil_div(batch.num_tokens(), num_threads);
+    const int64_t first = std::min(thread * share, batch.num_tokens());
+    return {first, std::min(share, batch.num_tokens() - first), workspace.residual, workspace.attended};
+}
+
+Forward::Rows Forward::all_rows() const { return {0, batch.num_tokens(), workspace.residual, workspace.attended}; }
+
+template <class Task>
+void Forward::for_each_row(Worker& worker, const Rows& rows, const Task& task) const {
+    worker.parallel_for(rows.count, std::max<int64_t>(1, rows.count / (4 * num_threads)),
+                        [&](int64_t first, int64_t last) {
+                            for (int64_t row = rows.first + first; row < rows.first + last; ++row) task(row);
+                        });
+}
+
+void Forward::embed(Worker& worker, const Rows& rows) const {
+    for_each_row(worker, rows, [&](int64_t token) {
+        float* residual = workspace.residual.row(token);
+        weights.embed(batch.token_ids[token], residual);
+        if (config.embedding_scale != 1.0f) {
+            for (int64_t i = 0; i < config.hidden_size; ++i) residual[i] *= config.embedding_scale;
+        }
+        const auto position = static_cast<float>(batch.tokens[token].position);
+        float* cosines = workspace.cosines.row(token);
+        float* sines = workspace.sines.row(token);
+        for (const RopeConfig& rope : config.ropes) {
+            for (const float frequency : rope.inv_freq) {
+                *cosines++ = std::cos(position * frequency) * rope.attention_factor;
+                *sines++ = std::sin(position * frequency) * rope.attention_factor;
             }
         }
     });
@@ -68,16 +91,14 @@ void Forward::embed(Worker& worker) const {
 
 // Queries, and keys and values into the cache: those of all sequences before any attends, since one may read a page
 // that another fills in this very step.
-void Forward::project(Worker& worker, const LayerWeights& layer, int64_t index) const {
-    norm(worker, workspace.residual, batch.num_tokens(), layer.attention_norm);
-    linear(worker,
-           {layer.qkv, workspace.normed.row(0), workspace.normed.stride_words, workspace.projected.row(0),
-            workspace.projected.stride, Epilogue::kStore},
-           batch.num_tokens());
-    place_heads(worker, layer, index);
+void Forward::project(Worker& worker, const LayerWeights& layer, int64_t index, const Rows& rows) const {
+    norm(worker, rows, layer.attention_norm);
+    linear(worker, layer.qkv, workspace.normed, workspace.projected.row(0), workspace.projected.stride,
+           Epilogue::kStore, rows);
+    place_heads(worker, layer, index, rows);
 }
 
-void Forward::place_heads(Worker& worker, const LayerWeights& layer, int64_t index) const {
+void Forward::place_heads(Worker& worker, const LayerWeights& layer, int64_t index, const Rows& rows) const {
     const int64_t group = config.group_size();
     const int64_t rope = config.layers[index].rope;
     const int64_t first_angle = std::accumulate(config.ropes.begin(), config.ropes.begin() + std::max<int64_t>(rope, 0),
@@ -99,20 +120,18 @@ void Forward::place_heads(Worker& worker, const LayerWeights& layer, int64_t ind
     call.group_stride = workspace.token_capacity * group * query_stride;
     call.head_words = cache.head_words();
     call.value_stride = cache.value_stride();
-    worker.parallel_for(batch.num_tokens(), row_grain(batch.num_tokens()), [&](int64_t first, int64_t last) {
-        for (int64_t token = first; token < last; ++token) {
-            const BatchToken& place = batch.tokens[token];
-            call.projected = workspace.projected.row(token);
-            call.cosines = workspace.cosines.row(token) + first_angle;
-            call.sines = workspace.sines.row(token) + first_angle;
-            call.queries = workspace.queries.row(token * group);
-            call.keys = cache.keys(index, place.block, 0);
-            call.values = cache.values(index, place.block, 0);
-            call.scales = cache.scales(index, place.block, 0);
-            call.slot = place.slot;
-            call.clears_rest = place.clears_rest;
-            kernels.kv(cache.format()).heads(call);
-        }
+    for_each_row(worker, rows, [&](int64_t token) {
+        const BatchToken& place = batch.tokens[token];
+        call.projected = workspace.projected.row(token);
+        call.cosines = workspace.cosines.row(token) + first_angle;
+        call.sines = workspace.sines.row(token) + first_angle;
+        call.queries = workspace.queries.row(token * group);
+        call.keys = cache.keys(index, place.block, 0);
+        call.values = cache.values(index, place.block, 0);
+        call.scales = cache.scales(index, place.block, 0);
+        call.slot = place.slot;
+        call.clears_rest = place.clears_rest;
+        kernels.kv(cache.format()).heads(call);
     });
 }
 
@@ -171,29 +190,23 @@ void Forward::attend_task(const AttentionPlan& plan, const AttentionTask& task, 
 // Once all keys and values are written, only rows whose logits or states are wanted are worth computing.
 Forward::Rows Forward::select_rows(Worker& worker) const {
     const std::vector<int32_t>& wanted = batch.wanted_rows;
-    const auto count = static_cast<int64_t>(wanted.size());
-    worker.parallel_for(count, row_grain(count), [&](int64_t first, int64_t last) {
-        for (int64_t i = first; i < last; ++i) {
-            std::memcpy(workspace.last_residual.row(i), workspace.residual.row(wanted[i]),
-                        sizeof(float) * config.hidden_size);
-            std::memcpy(workspace.last_attended.row(i), workspace.attended.row(wanted[i]),
-                        sizeof(uint32_t) * workspace.attended.stride_words);
-        }
+    const Rows rows{0, static_cast<int64_t>(wanted.size()), workspace.last_residual, workspace.last_attended};
+    for_each_row(worker, rows, [&](int64_t i) {
+        std::memcpy(rows.residual.row(i), workspace.residual.row(wanted[i]), sizeof(float) * config.hidden_size);
+        std::memcpy(rows.attended.row(i), workspace.attended.row(wanted[i]),
+                    sizeof(uint32_t) * workspace.attended.stride_words);
     });
-    return {count, workspace.last_residual, workspace.last_attended};
+    return rows;
 }
 
 // Everything of a layer that follows attention. Adds to the residual.
 void Forward::finish_layer(Worker& worker, const LayerWeights& layer, const Rows& rows) const {
-    const ElementRows& normed = workspace.normed;
     const ElementRows& gated = workspace.gated;
     add_linear(worker, layer.output, rows.attended, layer.attention_post_norm, rows);
-    norm(worker, rows.residual, rows.count, layer.mlp_norm);
+    norm(worker, rows, layer.mlp_norm);
     const Epilogue activation = config.activation == Activation::kSilu ? Epilogue::kSiluMul : Epilogue::kGeluMul;
-    linear(worker,
-           {layer.gate_up, normed.row(0), normed.stride_words, gated.row(0),
-            gated.stride_words * elements_per_word(kernels.format), activation},
-           rows.count);
+    linear(worker, layer.gate_up, workspace.normed, gated.row(0),
+           gated.stride_words * elements_per_word(kernels.format), activation, rows);
     add_linear(worker, layer.down, gated, layer.mlp_post_norm, rows);
 }
 
@@ -201,28 +214,27 @@ void Forward::finish_layer(Worker& worker, const LayerWeights& layer, const Rows
 void Forward::add_linear(Worker& worker, const Linear& product, const ElementRows& input, const float* post_norm,
                          const Rows& rows) const {
     const FloatRows& output = post_norm ? workspace.branch : rows.residual;
-    const Epilogue epilogue = post_norm ? Epilogue::kStore : Epilogue::kAccumulate;
-    linear(worker, {product, input.row(0), input.stride_words, output.row(0), output.stride, epilogue}, rows.count);
+    linear(worker, product, input, output.row(0), output.stride, post_norm ? Epilogue::kStore : Epilogue::kAccumulate,
+           rows);
     if (!post_norm) return;
-    worker.parallel_for(rows.count, row_grain(rows.count), [&](int64_t first, int64_t last) {
-        for (int64_t row = first; row < last; ++row) {
-            kernels.add_rms_norm({workspace.branch.row(row), post_norm, config.rms_norm_eps, config.hidden_size,
-                                  rows.residual.row(row)});
-        }
+    for_each_row(worker, rows, [&](int64_t row) {
+        kernels.add_rms_norm(
+            {workspace.branch.row(row), post_norm, config.rms_norm_eps, config.hidden_size, rows.residual.row(row)});
     });
 }
 
-void Forward::norm(Worker& worker, const FloatRows& input, int64_t count, const float* weight) const {
-    worker.parallel_for(count, row_grain(count), [&](int64_t first, int64_t last) {
-        for (int64_t row = first; row < last; ++row) {
-            kernels.rms_norm(
-                {input.row(row), weight, config.rms_norm_eps, config.hidden_size, workspace.normed.row(row)});
-        }
+void Forward::norm(Worker& worker, const Rows& rows, const float* weight) const {
+    for_each_row(worker, rows, [&](int64_t row) {
+        kernels.rms_norm(
+            {rows.residual.row(row), weight, config.rms_norm_eps, config.hidden_size, workspace.normed.row(row)});
     });
 }
 
-void Forward::linear(Worker& worker, const LinearCall& call, int64_t rows) const {
-    parallel_linear(worker, kernels, num_threads, workspace.quantized, call, rows);
+// output: row 0 of what the product goes to.
+void Forward::linear(Worker& worker, const Linear& product, const ElementRows& input, void* output,
+                     int64_t output_stride, Epilogue epilogue, const Rows& rows) const {
+    const LinearCall call{product, input.row(0), input.stride_words, output, output_stride, epilogue};
+    parallel_linear(worker, kernels, num_threads, workspace.quantized, call, rows.first, rows.first + rows.count);
 }
 
 }  // namespace postroad

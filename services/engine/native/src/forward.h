@@ -26,8 +26,8 @@ struct Head {
     void run(Worker& worker, int64_t first_row, int64_t count, float* logits) const;
 };
 
-// All references must outlive the step. `logits`: [logit rows][vocab_size]. The step leaves the last layer's normed states
-// of its wanted rows in the workspace, logit rows first.
+// All references must outlive the step. `logits`: [logit rows][vocab_size]. The step leaves the last layer's normed
+// states of its wanted rows in the workspace, logit rows first.
 struct Forward {
     const ModelConfig& config;
     const Kernels& kernels;
@@ -43,26 +43,31 @@ struct Forward {
     void run(Worker& worker) const;
 
 private:
-    // The rows that a part of the step works on: all tokens, or, in the end, those whose logits or states are wanted.
+    // The rows that a part of the step works on: tokens, or, in the end, those whose logits or states are wanted.
     struct Rows {
-        int64_t count;
+        int64_t first, count;
         const FloatRows& residual;
         const ElementRows& attended;
     };
 
-    void embed(Worker& worker) const;
-    void project(Worker& worker, const LayerWeights& layer, int64_t index) const;
-    void place_heads(Worker& worker, const LayerWeights& layer, int64_t index) const;
+    bool by_rows() const;
+    Rows rows_of(int thread) const;
+    Rows all_rows() const;
+    void embed(Worker& worker, const Rows& rows) const;
+    void project(Worker& worker, const LayerWeights& layer, int64_t index, const Rows& rows) const;
+    void place_heads(Worker& worker, const LayerWeights& layer, int64_t index, const Rows& rows) const;
     void attend(Worker& worker, int64_t index) const;
     void attend_task(const AttentionPlan& plan, const AttentionTask& task, int64_t index, int64_t kv_head,
                      uint32_t* scratch) const;
     Rows select_rows(Worker& worker) const;
     void finish_layer(Worker& worker, const LayerWeights& layer, const Rows& rows) const;
-    void norm(Worker& worker, const FloatRows& input, int64_t count, const float* weight) const;
+    void norm(Worker& worker, const Rows& rows, const float* weight) const;
     void add_linear(Worker& worker, const Linear& linear, const ElementRows& input, const float* post_norm,
                     const Rows& rows) const;
-    void linear(Worker& worker, const LinearCall& call, int64_t rows) const;
-    int64_t row_grain(int64_t rows) const { return std::max<int64_t>(1, rows / (4 * num_threads)); }
+    void linear(Worker& worker, const Linear& linear, const ElementRows& input, void* output, int64_t output_stride,
+                Epilogue epilogue, const Rows& rows) const;
+    template <class Task>
+    void for_each_row(Worker& worker, const Rows& rows, const Task& task) const;
 };
 
 }  // namespace postroad

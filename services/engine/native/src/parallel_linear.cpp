@@ -22,10 +22,10 @@ int64_t panel_grain(const Linear& linear, int64_t num_threads) {
 
 // Replaces the call's input by integers.
 void quantize_input(Worker& worker, const Kernels& kernels, int num_threads, const ElementRows& quantized,
-                    LinearCall& call, int64_t rows) {
-    const int64_t grain = std::max<int64_t>(1, rows / (4 * num_threads));
+                    LinearCall& call, int64_t first_row, int64_t last_row) {
+    const int64_t rows = last_row - first_row, grain = std::max<int64_t>(1, rows / (4 * num_threads));
     worker.parallel_for(rows, grain, [&](int64_t first, int64_t last) {
-        for (int64_t row = first; row < last; ++row) {
+        for (int64_t row = first_row + first; row < first_row + last; ++row) {
             kernels.quantize({call.input + row * call.input_stride, call.linear.in_features, call.linear.words,
                               call.linear.group_words, call.linear.format, quantized.row(row)});
         }
@@ -37,21 +37,21 @@ void quantize_input(Worker& worker, const Kernels& kernels, int num_threads, con
 }  // namespace
 
 void parallel_linear(Worker& worker, const Kernels& kernels, int num_threads, const ElementRows& quantized,
-                     LinearCall call, int64_t rows) {
+                     LinearCall call, int64_t first_row, int64_t last_row) {
     if (call.linear.format != WeightFormat::kElements) {
-        quantize_input(worker, kernels, num_threads, quantized, call, rows);
+        quantize_input(worker, kernels, num_threads, quantized, call, first_row, last_row);
     }
     const LinearKernel& kernel = kernels.linears[static_cast<int>(call.linear.format)];
     const int64_t panels = call.linear.panels();
     const int64_t grain = panel_grain(call.linear, num_threads);
     const int64_t panel_tasks = ceil_div(panels, grain);
+    const int64_t rows = last_row - first_row;
     const int64_t blocks = ceil_div(rows * call.linear.words * int64_t{sizeof(uint32_t)}, kInputBytes);
     const int64_t block_rows = round_up(ceil_div(rows, std::max<int64_t>(blocks, 1)), kernel.row_tile);
     worker.parallel_for(blocks * panel_tasks, 1, [&](int64_t first, int64_t) {
-        const int64_t first_row = first / panel_tasks * block_rows;
-        const int64_t first_panel = first % panel_tasks * grain;
-        kernel.run(call, first_row, std::min(rows, first_row + block_rows), first_panel,
-                   std::min(panels, first_panel + grain));
+        const int64_t row = first_row + first / panel_tasks * block_rows;
+        const int64_t panel = first % panel_tasks * grain;
+        kernel.run(call, row, std::min(last_row, row + block_rows), panel, std::min(panels, panel + grain));
     });
 }
 

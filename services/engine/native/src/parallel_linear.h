@@ -7,9 +7,9 @@
 
 namespace postroad {
 
-// Called by every thread of the team: the layer over rows [0, rows) of its input, which is elements. Where weights are
-// integers, the rows become integers in `quantized`.
+// Called by every thread of the team: the layer over some rows of its input, which is elements. Where weights are
+// integers, these rows become integers in the same rows of `quantized`.
 void parallel_linear(Worker& worker, const Kernels& kernels, int num_threads, const ElementRows& quantized,
-                     LinearCall call, int64_t rows);
+                     LinearCall call, int64_t first_row, int64_t last_row);
 
 }  // namespace postroad

@@ -18,6 +18,9 @@ public:
 
     int index() const { return index_; }
 
+    // The same thread as a team of its own.
+    Worker alone() const { return Worker(pool_, index_, true); }
+
     // Calls task(first, last) for consecutive spans of [0, count), each at most `grain` long, on whichever thread is
     // free, and returns when all of them are done on all threads.
     template <class Task>
@@ -27,8 +30,11 @@ public:
     void barrier();
 
 private:
+    Worker(ThreadPool& pool, int index, bool is_alone) : pool_(pool), index_(index), is_alone_(is_alone) {}
+
     ThreadPool& pool_;
     int index_;
+    bool is_alone_ = false;
 };
 
 class ThreadPool {
@@ -70,6 +76,12 @@ private:
 
 template <class Task>
 void Worker::parallel_for(int64_t count, int64_t grain, Task&& task) {
+    if (is_alone_) {
+        for (int64_t first = 0; first < count; first += grain) {
+            task(first, first + grain < count ? first + grain : count);
+        }
+        return;
+    }
     for (;;) {
         const int64_t first = pool_.next_.fetch_add(grain, std::memory_order_relaxed);
         if (first >= count) break;
@@ -78,6 +90,8 @@ void Worker::parallel_for(int64_t count, int64_t grain, Task&& task) {
     pool_.barrier();
 }
 
-inline void Worker::barrier() { pool_.barrier(); }
+inline void Worker::barrier() {
+    if (!is_alone_) pool_.barrier();
+}
 
 }  // namespace postroad
