@@ -26,7 +26,9 @@ async def serve(settings: EngineSettings) -> int:
             settings, lambda publish, link: load_engine(settings, publish, log, link), registry, log
         )
     else:
-        station = RankStation(settings, lambda: identify_rank(settings), lambda: load_rank(settings), registry, log)
+        station = RankStation(
+            settings, lambda: identify_rank(settings), lambda: load_rank(settings, log), registry, log
+        )
     serve_metrics(registry, settings.host, settings.metrics_port, log)
     await station.start()
     ended = await station.run_until_stopped()

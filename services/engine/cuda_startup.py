@@ -11,6 +11,7 @@ import torch
 from structlog.typing import FilteringBoundLogger
 
 from services.engine import resources
+from services.engine.device import device_index
 from services.engine.errors import StartupError
 from services.engine.executor.attention import TorchAttention
 from services.engine.executor.cuda_graphs import CudaRecorder
@@ -19,12 +20,15 @@ from services.engine.executor.decode_graphs import GraphOptions, Recorder, graph
 from services.engine.executor.flashinfer_attention import FlashInfer, FlashInferAttention, not_covered
 from services.engine.executor.flashinfer_ops import FlashInferKernels, FlashInferOps
 from services.engine.executor.kv_pool import kv_bytes_per_page
+from services.engine.executor.model_runner import MakeAttention, RunnerOptions
 from services.engine.executor.overlapped_executor import OverlappedExecutor
 from services.engine.executor.profile_steps import ProfileSteps
-from services.engine.executor.torch_executor import MakeAttention, TorchExecutor
+from services.engine.executor.torch_executor import TorchExecutor
+from services.engine.executor.torch_follower import TorchFollower
 from services.engine.loading.files import ModelFiles
 from services.engine.loading.source import ModelSource
 from services.engine.models.decoder import Decoder
+from services.engine.models.parallel import Collectives
 from services.engine.settings import EngineSettings
 from services.engine.torch_startup import kv_dtype, load_decoder, torch_dtype
 
@@ -43,18 +47,35 @@ def load_cuda_executor(
     settings: EngineSettings, source: ModelSource, files: ModelFiles, log: FilteringBoundLogger
 ) -> TorchExecutor | OverlappedExecutor:
     """Raises LoadingError, ModelError, and StartupError if not a single page fits or the attention does not run."""
-    auto: resources.Dtype = "bfloat16" if torch.cuda.is_bf16_supported() else "float32"
-    dtype = torch_dtype(settings, auto)
+    model, options = load_on_cuda(settings, source, files, log)
+    executor = fitted_executor(settings, model, options, CudaMemory())
+    return OverlappedExecutor(executor) if settings.overlap else executor
+
+
+def load_on_cuda(
+    settings: EngineSettings,
+    source: ModelSource,
+    files: ModelFiles,
+    log: FilteringBoundLogger,
+    *,
+    collectives: Collectives | None = None,
+) -> tuple[Decoder, RunnerOptions]:
+    """The model or, with `collectives`, a rank's part of it on the rank's device, which becomes torch's current one;
+    and how it is run. Raises LoadingError, ModelError or StartupError."""
+    index = device_index(settings, torch.cuda.device_count())
+    torch.cuda.set_device(index)
+    log.info("device chosen", device=f"cuda:{index}", name=torch.cuda.get_device_name())
+    dtype = torch_dtype(settings, "cuda")
     if reason := lacks_fp8(settings, dtype, torch.cuda.get_device_capability()):
         raise StartupError(reason)
-    model = load_decoder(settings, source, files, dtype, "cuda")
+    model = load_decoder(settings, source, files, dtype, "cuda", collectives=collectives)
     make_attention = choose_attention(settings, model, log)
     if make_attention is not TorchAttention:
         model = with_fused_ops(settings, model, find_flashinfer())
     graphs = choose_graphs(settings, make_attention, CudaRecorder, log)
-    kept = kv_dtype(settings, dtype)
-    executor = fitted_executor(settings, model, make_attention, CudaMemory(), graphs=graphs, kv_dtype=kept)
-    return OverlappedExecutor(executor) if settings.overlap else executor
+    if collectives is not None and graphs is None:
+        graphs = GraphOptions(CudaRecorder, ())  # rank 0 says which there are
+    return model, RunnerOptions(make_attention, graphs, kv_dtype(settings, dtype), collectives)
 
 
 def lacks_fp8(settings: EngineSettings, dtype: torch.dtype, capability: tuple[int, int]) -> str:
@@ -136,38 +157,45 @@ def choose_graphs(
 
 
 def fitted_executor(
-    settings: EngineSettings,
-    model: Decoder,
-    make_attention: MakeAttention,
-    memory: DeviceMemory,
-    *,
-    graphs: GraphOptions | None = None,
-    kv_dtype: torch.dtype | None = None,
+    settings: EngineSettings, model: Decoder, options: RunnerOptions, memory: DeviceMemory
 ) -> TorchExecutor:
-    """With the pages that the settings say or, by default, as many as fit beside what steps and graphs take.
+    """With `fitting_pages`."""
+    num_pages = fitting_pages(settings, model, options, memory)
+    return TorchExecutor(model, num_pages, settings.page_size, settings.max_model_len, options)
 
-    The profiling step runs in any case: whatever is compiled at first use is compiled before the first request.
+
+def fitting_pages(settings: EngineSettings, model: Decoder, options: RunnerOptions, memory: DeviceMemory) -> int:
+    """The pages that the settings say or, by default, as many as fit beside what steps and graphs take.
+
+    The profiling step runs in any case: whatever is compiled at first use is compiled before the first request. A rank
+    runs it alone, while its group rehearses. Raises StartupError.
     """
-    page_bytes = kv_bytes_per_page(model.config, kv_dtype or model.dtype, settings.page_size)
-    make = partial(TorchExecutor, model, make_attention=make_attention, graphs=graphs, kv_dtype=kv_dtype)
+    page_bytes = kv_bytes_per_page(model.config, options.kv_dtype or model.dtype, settings.page_size)
     longest = _longest(settings, model)
     steps = ProfileSteps.of(settings.max_batch_tokens, settings.max_num_seqs, longest, settings.page_size)
+    make = partial(TorchExecutor if settings.rank == 0 else TorchFollower, model, options=options)
     try:
-        taken = memory.peak(partial(_run, steps, make, settings.page_size))
+        taken = memory.peak(partial(_run, steps, make, settings.page_size, options))
     except Exception as error:  # of whatever kind: kernels are compiled and loaded here
-        hint = "" if make_attention is TorchAttention else "; attention torch does without flashinfer's kernels"
+        hint = "" if options.make_attention is TorchAttention else "; attention torch does without flashinfer's kernels"
         raise StartupError(f"the profiling step failed: {error}{hint}") from error
-    num_pages = settings.num_pages
-    if num_pages is None:
-        step_bytes = max(0, taken - steps.num_pages * page_bytes)
-        spared = int(memory.total() * (1.0 - settings.gpu_memory_utilization))
-        budget = settings.kv_cache_memory or max(0, memory.free() - step_bytes - spared)
-        num_pages = resources.whole_pages(budget, page_bytes)
-    return make(num_pages, settings.page_size, settings.max_model_len)
+    if settings.num_pages is not None:
+        return settings.num_pages
+    step_bytes = max(0, taken - steps.num_pages * page_bytes)
+    spared = int(memory.total() * (1.0 - settings.gpu_memory_utilization))
+    budget = settings.kv_cache_memory or max(0, memory.free() - step_bytes - spared)
+    return resources.whole_pages(budget, page_bytes)
 
 
-def _run(steps: ProfileSteps, make: Callable[[int, int], TorchExecutor], page_size: int) -> None:
+def _run(
+    steps: ProfileSteps,
+    make: Callable[[int, int], TorchExecutor | TorchFollower],
+    page_size: int,
+    options: RunnerOptions,
+) -> None:
     executor = make(steps.num_pages, page_size)
+    if options.collectives is not None and options.graphs is not None:
+        executor.record_graphs(options.graphs.sizes)
     for plan in steps.plans:
         executor.execute(plan)
     executor.close()

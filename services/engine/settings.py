@@ -77,12 +77,13 @@ class EngineSettings(StationSettings):
     local_ranks: int | None = Field(
         None,
         ge=1,
-        description="Ranks that share this machine's, or container's, cores and memory. Default: all.",
+        description="Ranks that share this machine's, or container's, cores, memory and GPUs. Default: all.",
     )
     rank_timeout: float = Field(
         4.0,
         gt=0,
-        description="Seconds that a rank may keep the others waiting in the middle of a step before it is given up.",
+        description="Seconds that a rank may keep the others waiting in the middle of a step before it is given up; on "
+        "cuda, that a step may take.",
     )
 
     max_model_len: int | None = Field(
@@ -119,61 +120,19 @@ class EngineSettings(StationSettings):
     script: Path | None = Field(None, description="Scripted executor: JSON file of the texts to replay.")
 
     @model_validator(mode="after")
-    def _executor_quantizes(self) -> Self:
-        if self.quantization in ("int8", "int4") and self.executor in ("torch", "scripted"):
-            raise ValueError(f"quantization {self.quantization} needs the native executor, not {self.executor}")
+    def _one_executor_has_it_all(self) -> Self:
+        native, torch = self.needs_native, self.needs_torch
+        for executor, asked in (("native", native), ("torch", torch)):
+            if asked and self.executor not in ("auto", executor):
+                raise ValueError(f"{asked} needs the {executor} executor, not {self.executor}")
+        if native and torch:
+            raise ValueError(f"{native} needs the native executor, and {torch} the torch executor")
         return self
 
     @model_validator(mode="after")
-    def _fp8_has_its_executor(self) -> Self:
-        if not (asked := self.needs_torch):
-            return self
-        self._require_torch_executor(asked)
-        if self.wants_native:
-            raise ValueError(f"{asked} needs the torch executor, and what else is asked for the native one")
-        if self.tensor_parallel_size > 1:
-            raise ValueError(f"{asked} has one rank; tensor-parallel-size is {self.tensor_parallel_size}")
-        return self
-
-    def _require_torch_executor(self, asked: str) -> None:
-        if self.executor in ("native", "scripted"):
-            raise ValueError(f"{asked} needs the torch executor, not {self.executor}")
-
-    @property
-    def needs_torch(self) -> str:
-        """What is asked for that only the torch executor has; empty if nothing is."""
-        if self.quantization == "fp8":
-            return "quantization fp8"
-        return "kv-cache-dtype fp8" if self.kv_cache_dtype == "fp8" else ""
-
-    @model_validator(mode="after")
-    def _executor_is_divided(self) -> Self:
-        if self.tensor_parallel_size == 1:
-            return self
-        self._require_torch_executor(f"tensor-parallel-size {self.tensor_parallel_size}")
-        if self.quantization in ("int8", "int4"):
-            raise ValueError(
-                f"quantization {self.quantization} needs the native executor, which has one rank; "
-                f"tensor-parallel-size is {self.tensor_parallel_size}"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _device_has_the_executor(self) -> Self:
-        asked = self.needs_cuda
-        if not asked:
-            return self
-        if self.device == "cpu":
-            raise ValueError(f"{asked} needs a CUDA device, and device is cpu")
-        self._require_torch_executor(asked)
-        if self.tensor_parallel_size > 1:
-            raise ValueError(
-                f"{asked} has one rank, as ranks meet on CPUs only; tensor-parallel-size is {self.tensor_parallel_size}"
-            )
-        if self.quantization in ("int8", "int4"):
-            raise ValueError(f"quantization {self.quantization} needs the native executor, which has no {asked}")
-        if self.kv_cache_dtype == "int8":
-            raise ValueError(f"kv-cache-dtype int8 needs the native executor, which has no {asked}")
+    def _device_has_it_all(self) -> Self:
+        if self.needs_cuda and self.device == "cpu":
+            raise ValueError(f"{self.needs_cuda} needs a CUDA device, and device is cpu")
         return self
 
     @model_validator(mode="after")
@@ -192,9 +151,27 @@ class EngineSettings(StationSettings):
         return f"max-graph-batch {self.max_graph_batch}" if self.max_graph_batch else ""
 
     @property
+    def needs_torch(self) -> str:
+        """What is asked for that only the torch executor has; empty if nothing is."""
+        if self.quantization == "fp8":
+            return "quantization fp8"
+        if self.kv_cache_dtype == "fp8":
+            return "kv-cache-dtype fp8"
+        if self.tensor_parallel_size > 1:
+            return f"tensor-parallel-size {self.tensor_parallel_size}"
+        return self.needs_cuda
+
+    @property
+    def needs_native(self) -> str:
+        """What is asked for that only the native executor has; empty if nothing is."""
+        if self.quantization in ("int8", "int4"):
+            return f"quantization {self.quantization}"
+        return "kv-cache-dtype int8" if self.kv_cache_dtype == "int8" else ""
+
+    @property
     def wants_native(self) -> bool:
-        """Whether something is asked for that only the native executor has."""
-        return self.executor == "native" or self.quantization in ("int8", "int4") or self.kv_cache_dtype == "int8"
+        """Whether the native executor is asked for, or something that only it has."""
+        return self.executor == "native" or bool(self.needs_native)
 
     @model_validator(mode="after")
     def _rank_knows_its_place(self) -> Self:

@@ -77,8 +77,8 @@ def _load_executor(
     try:
         executor = _native_executor(settings, source, files, log)
     except (NativeNotInstalled, NotCovered) as reason:
-        if settings.quantization in ("int8", "int4"):
-            raise StartupError(f"quantization {settings.quantization} needs the native executor: {reason}") from reason
+        if settings.needs_native:
+            raise StartupError(f"{settings.needs_native} needs the native executor: {reason}") from reason
         log.warning("executor chosen", executor="torch", reason=str(reason))
         return _torch_executor(settings, source, files, log, "cpu")
     log.info("executor chosen", executor="native", reason="it covers the model")
@@ -102,13 +102,13 @@ def _leading_executor(
     settings: EngineSettings, source: ModelSource, files: ModelFiles, log: FilteringBoundLogger, link: RankLink
 ) -> LeadingExecutor:
     """One that works with other ranks: the native executor computes a whole model."""
+    tame_openmp()
     link.identified(RankIdentity.of(settings, source))
     reason = f"tensor-parallel-size is {settings.tensor_parallel_size}, and the native executor has one rank"
     log.info("executor chosen", executor="torch", reason=reason)
-    tame_openmp()
     from services.engine.ranks_startup import load_leading_executor  # noqa: PLC0415
 
-    return load_leading_executor(settings, source, files, link)
+    return load_leading_executor(settings, source, files, log, link)
 
 
 def tame_openmp() -> None:
@@ -131,17 +131,18 @@ def _native_executor(
 
 
 def identify_rank(settings: EngineSettings) -> RankIdentity:
-    """What a rank that does not lead is compared by. Raises LoadingError."""
+    """What a rank that does not lead is compared by. Raises LoadingError or StartupError."""
+    tame_openmp()
     return RankIdentity.of(settings, resolve(settings.model))
 
 
-def load_rank(settings: EngineSettings) -> tuple[Follower, int]:
+def load_rank(settings: EngineSettings, log: FilteringBoundLogger) -> tuple[Follower, int]:
     """A rank that does not lead, and the pages for which it has room. Raises as load_engine."""
     tame_openmp()
     from services.engine.ranks_startup import load_follower  # noqa: PLC0415
 
     source = resolve(settings.model)
-    return load_follower(settings, source, read_model_files(source))
+    return load_follower(settings, source, read_model_files(source), log)
 
 
 def model_length(files: ModelFiles) -> int:

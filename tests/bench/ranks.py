@@ -32,7 +32,7 @@ from services.engine.ranks.wire import plan_from
 from services.engine.settings import EngineSettings
 from services.pb.postroad.v1 import debug_pb2, ranks_pb2, ranks_pb2_grpc
 
-IDENTITY = RankIdentity("bench", 2, "", "float32", 16, 0)
+IDENTITY = RankIdentity("bench", 2, "", "float32", 16, 0, "cpu", "none", "float32")
 BATCHES = (1, 8, 32, 128)  # sequences that decode
 WARM_UP = 50  # steps
 
@@ -81,7 +81,7 @@ def decode_plan(number: int, batch: int, context: int) -> StepPlan:
 def lead(link: RankLink, steps: int, interval: float, context: int) -> dict[int, list[tuple[int, float, float]]]:
     """The engine thread's part: (number, when the plan was made, seconds until it was handed over), by batch."""
     link.identified(IDENTITY)
-    link.own_part_loaded(1)
+    link.own_part_loaded(1, ())
     formation = link.wait_for_formation()
     link.store_open(formation.epoch, 1)
     link.group_formed(formation.epoch)

@@ -19,7 +19,8 @@ from services.engine.settings import EngineSettings
 from tests.docs.pages import ROOT
 
 COMPOSE = (ROOT / "docker-compose.gpu.yml").read_text()
-ENGINE = yaml.safe_load(COMPOSE)["services"]["engine"]
+SERVICES = yaml.safe_load(COMPOSE)["services"]
+ENGINE = SERVICES["engine"]
 LATE = ("USER", "VOLUME", "EXPOSE", "HEALTHCHECK", "ENTRYPOINT", "ENV")
 
 
@@ -93,9 +94,9 @@ def test_nothing_of_it_is_in_the_lock_files_for_cpus(name: str) -> None:
     assert not re.search(r"flashinfer|triton|nvidia", (ROOT / "requirements" / f"{name}.txt").read_text())
 
 
-def test_the_override_changes_the_engine_alone_and_nothing_that_cpus_share() -> None:
-    assert list(yaml.safe_load(COMPOSE)) == ["services"]
-    assert list(yaml.safe_load(COMPOSE)["services"]) == ["engine"]
+def test_the_override_changes_the_engine_s_ranks_alone_and_nothing_that_cpus_share() -> None:
+    assert [key for key in yaml.safe_load(COMPOSE) if not key.startswith("x-")] == ["services"]
+    assert list(SERVICES) == ["engine", "engine-rank-1"]
     base = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]["engine"]
     assert ENGINE["image"] == base["image"].replace("engine-cpu", "engine-gpu") != base["image"]
     assert base["build"]["target"] in [rest.split()[-1] for w, rest in instructions("Dockerfile.gpu") if w == "FROM"]
@@ -119,8 +120,15 @@ def test_the_override_s_variables_are_in_env_example() -> None:
     assert given["COMPOSE_FILE"] == "docker-compose.yml:docker-compose.gpu.yml"
 
 
-def test_the_engine_gets_a_gpu_and_is_told_to_use_it() -> None:
-    [device] = ENGINE["deploy"]["resources"]["reservations"]["devices"]
-    assert (device["driver"], device["capabilities"]) == ("nvidia", ["gpu"])
+def test_each_rank_gets_a_gpu_of_its_own_and_is_told_to_use_it() -> None:
+    gpus = []
+    for service in SERVICES.values():
+        [device] = service["deploy"]["resources"]["reservations"]["devices"]
+        assert (device["driver"], device["capabilities"]) == ("nvidia", ["gpu"])
+        gpus += device["device_ids"]
+        assert {key: service[key] for key in service if key != "deploy"} == {
+            key: ENGINE[key] for key in ENGINE if key != "deploy"
+        }
+    assert gpus == ["0", "1"]
     default = re.sub(r"^\$\{\w+:-(.*)\}$", r"\1", ENGINE["environment"]["POSTROAD_ENGINE_DEVICE"])
     assert EngineSettings(device=default).device == "cuda"

@@ -16,6 +16,7 @@ from services.engine.cuda_startup import (
     choose_graphs,
     find_flashinfer,
     fitted_executor,
+    fitting_pages,
     lacks_fp8,
     with_fused_ops,
 )
@@ -25,9 +26,15 @@ from services.engine.executor.decode_graphs import GraphOptions
 from services.engine.executor.flashinfer_attention import FlashInfer, FlashInferAttention
 from services.engine.executor.flashinfer_ops import FlashInferOps
 from services.engine.executor.kv_pool import kv_bytes_per_page
+from services.engine.executor.model_runner import MakeAttention, RunnerOptions
 from services.engine.executor.profile_steps import ProfileSteps
-from services.engine.executor.torch_executor import MakeAttention, TorchExecutor
+from services.engine.executor.torch_executor import TorchExecutor
+from services.engine.loading.random_weights import random_weights
+from services.engine.models.config import ModelConfig
 from services.engine.models.decoder import Decoder
+from services.engine.models.sharding import Shard
+from services.engine.models.weights import load_shard
+from services.engine.ranks.group import RankGroup
 from services.engine.settings import EngineSettings
 from tests.engine.executor.flashinfer_on_cpu import FlashInferOnCpu
 from tests.engine.executor.plans import Sequence, decode
@@ -36,6 +43,7 @@ from tests.engine.models.reference import FAMILIES, Oracle, decoder
 
 LLAMA = FAMILIES["llama"]
 COVERED = FAMILIES["llama, 9 heads, 3 KV heads"]  # in bfloat16: its heads are of 64
+TORCH = RunnerOptions()
 SETTINGS = EngineSettings(max_batch_tokens=32, max_num_seqs=4, page_size=4, max_model_len=64)
 
 
@@ -69,7 +77,7 @@ def test_the_kv_pool_takes_what_the_step_and_the_share_for_others_leave() -> Non
     model = decoder(LLAMA)
     page, pool = _pool_bytes(model)
     memory = Memory(step=50_000 + pool)
-    executor = fitted_executor(SETTINGS, model, TorchAttention, memory)
+    executor = fitted_executor(SETTINGS, model, TORCH, memory)
     assert executor.info.num_pages == (900_000 - 50_000 - 100_000) // page
     assert memory.runs == ["steps", "free"]  # what the step leaves behind does not count as free
     sequence = Sequence(1, [3, 1, 4, 1, 5], list(range(4)))
@@ -82,14 +90,14 @@ def test_the_kv_pool_takes_what_the_step_and_the_share_for_others_leave() -> Non
 )
 def test_a_pool_of_a_given_size_is_taken_as_it_is_after_the_step_ran(flags: dict[str, int], pages: int) -> None:
     memory = Memory(step=10**9)
-    executor = fitted_executor(SETTINGS.model_copy(update=flags), decoder(LLAMA), TorchAttention, memory)
+    executor = fitted_executor(SETTINGS.model_copy(update=flags), decoder(LLAMA), TORCH, memory)
     assert executor.info.num_pages == pages
     assert memory.runs[0] == "steps"
 
 
 def test_no_room_for_a_page_is_refused() -> None:
     with pytest.raises(StartupError, match="do not hold one page"):
-        fitted_executor(SETTINGS, decoder(LLAMA), TorchAttention, Memory(step=10**9))
+        fitted_executor(SETTINGS, decoder(LLAMA), TORCH, Memory(step=10**9))
 
 
 def test_kernels_that_do_not_run_end_the_start_and_name_the_way_out() -> None:
@@ -97,7 +105,7 @@ def test_kernels_that_do_not_run_end_the_start_and_name_the_way_out() -> None:
         raise RuntimeError("no kernel image is available")
 
     with pytest.raises(StartupError, match="no kernel image is available; attention torch"):
-        fitted_executor(SETTINGS, decoder(LLAMA), broken, Memory(step=0))
+        fitted_executor(SETTINGS, decoder(LLAMA), RunnerOptions(broken), Memory(step=0))
 
 
 def _chosen(
@@ -176,7 +184,7 @@ def test_graphs_are_among_what_is_profiled() -> None:
     unused = list(recorders)
     options = GraphOptions(lambda: unused.pop(0), (1, 2))
     page, pool = _pool_bytes(model)
-    executor = fitted_executor(SETTINGS, model, TorchAttention, Memory(step=pool + 70_000), graphs=options)
+    executor = fitted_executor(SETTINGS, model, RunnerOptions(graphs=options), Memory(step=pool + 70_000))
     assert executor.info.num_pages == (900_000 - 70_000 - 100_000) // page
     assert all(recorder.log[:2] == ["warm up 2", "record 2"] for recorder in recorders)
     decode(executor, Sequence(1, [3, 1, 4], list(range(4))), num_steps=2)
@@ -203,7 +211,7 @@ def test_what_a_device_lacks_for_fp8(dtype: torch.dtype, capability: tuple[int, 
 def test_a_pool_of_8_bits_holds_twice_the_pages() -> None:
     model = decoder(LLAMA, dtype=torch.bfloat16)
     executors = [
-        fitted_executor(SETTINGS, model, TorchAttention, Memory(step=0), kv_dtype=dtype)
+        fitted_executor(SETTINGS, model, RunnerOptions(kv_dtype=dtype), Memory(step=0))
         for dtype in (torch.bfloat16, torch.float8_e4m3fn)
     ]
     plain, small = (executor.info.num_pages for executor in executors)
@@ -217,7 +225,7 @@ def test_the_whole_way_with_flashinfer_s_calls() -> None:
     chosen = choose_attention(SETTINGS, model, structlog.get_logger(), FlashInferOnCpu)
     make = partial(chosen, workspace_bytes=64)  # the stand-in needs none
     with_it = fitted_executor(
-        SETTINGS.model_copy(update={"num_pages": 8, "max_model_len": 24}), model, make, Memory(step=0)
+        SETTINGS.model_copy(update={"num_pages": 8, "max_model_len": 24}), model, RunnerOptions(make), Memory(step=0)
     )
     reference = TorchExecutor(plain, 8, 4)
     outputs = []
@@ -226,3 +234,20 @@ def test_the_whole_way_with_flashinfer_s_calls() -> None:
         decode(executor, sequence, num_steps=4)
         outputs.append(sequence.output)
     assert outputs[0] == outputs[1]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_is_profiled_alone_graphs_included(rank: int) -> None:
+    config = ModelConfig.from_hf(COVERED)
+    shard, group = Shard.of(config, rank, 2), RankGroup(rank, 2, timeout=1.0, form_timeout=1.0)
+    model = load_shard(shard, random_weights(config, 0), torch.bfloat16, "cpu", group)
+    recorder = RecorderOnCpu()
+    attention = partial(FlashInferAttention, library=FlashInferOnCpu(), workspace_bytes=64)
+    options = RunnerOptions(attention, GraphOptions(lambda: recorder, (1, 2)), collectives=group)
+    settings = SETTINGS.model_copy(update={"tensor_parallel_size": 2, "rank": rank})
+    page, pool = _pool_bytes(model)
+    assert page * config.num_kv_heads == kv_bytes_per_page(config, model.dtype, 4) * len(shard.kv_heads)
+    with group.rehearsal():
+        pages = fitting_pages(settings, model, options, Memory(step=pool + 70_000))
+    assert pages == (900_000 - 70_000 - 100_000) // page
+    assert recorder.log == ["warm up 2", "record 2", "warm up 1", "record 1"]

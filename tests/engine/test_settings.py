@@ -43,9 +43,8 @@ def test_flags_go_before_variables(monkeypatch):
         (["--kv-cache-dtype", "fp8", "--executor", "scripted"], "kv-cache-dtype fp8 needs the torch executor"),
         (
             ["--kv-cache-dtype", "fp8", "--quantization", "int8"],
-            "kv-cache-dtype fp8 needs the torch executor, and what",
+            "quantization int8 needs the native executor, and kv-cache-dtype fp8 the torch executor",
         ),
-        (["--quantization", "fp8", "--tensor-parallel-size", "2"], "quantization fp8 has one rank"),
         (["--kv-cache-memory", "much"], "--kv-cache-memory"),
         (["--max-waiting", "0"], "--max-waiting"),
         (["--step-ms", "-1"], "--step-ms"),
@@ -67,7 +66,11 @@ def test_what_cannot_work_is_refused_by_name(capsys, flags, named):
         ({"local_ranks": 3}, "must be at most tensor-parallel-size"),
         ({"executor": "native"}, "tensor-parallel-size 2 needs the torch executor, not native"),
         ({"executor": "scripted"}, "tensor-parallel-size 2 needs the torch executor, not scripted"),
-        ({"quantization": "int4"}, "quantization int4 needs the native executor, which has one rank"),
+        (
+            {"quantization": "int4"},
+            "quantization int4 needs the native executor, and tensor-parallel-size 2 the torch executor",
+        ),
+        ({"kv_cache_dtype": "int8"}, "kv-cache-dtype int8 needs the native executor, and tensor-parallel-size 2"),
     ],
 )
 def test_ranks_that_cannot_be(flags, message):

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 import structlog
+from pydantic import ValidationError
 from structlog.testing import capture_logs
 
 from services.engine.executor.torch_executor import TorchExecutor
@@ -109,7 +110,7 @@ def test_int8_keys_and_values_take_less_memory_and_are_refused_by_torch(folder):
     for dtype in ("float32", "bfloat16"):
         core, _ = load(folder, executor="auto", kv_cache_dtype="int8", dtype=dtype, **pool)
         assert (type(core._executor).__name__, core.info.num_pages) == ("NativeExecutor", 5)
-    with pytest.raises(StartupError, match="kv-cache-dtype int8"):
+    with pytest.raises(ValidationError, match="kv-cache-dtype int8 needs the native executor, not torch"):
         load(folder, executor="torch", kv_cache_dtype="int8")
 
 

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from services.engine.cuda_startup import FP8_CAPABILITY, FlashInferPackage, find_flashinfer, fitted_executor
-from services.engine.executor.cuda_graphs import CudaRecorder
+from services.engine.cuda_startup import FP8_CAPABILITY, find_flashinfer, fitted_executor
 from services.engine.executor.cuda_memory import CudaMemory, DeviceMemory
-from services.engine.executor.decode_graphs import Recorder
-from services.engine.executor.flashinfer_attention import WORKSPACE_BYTES, FlashInferAttention
+from services.engine.executor.model_runner import RunnerOptions
 from services.engine.executor.torch_executor import TorchExecutor
 from services.engine.models.decoder import Decoder
 from services.engine.settings import EngineSettings
-from tests.engine.executor.flashinfer_on_cpu import FlashInferOnCpu
-from tests.engine.executor.recorder_on_cpu import RecorderOnCpu
 from tests.engine.models.reference import FAMILIES
+from tests.gpu import ranks
 from tests.gpu.correctness import MODELS
 from tests.gpu.rows import Row
 from tests.gpu.speed import FULL, Sizes
-from tests.gpu.variants import TORCH, Variant
+from tests.gpu.variants import Variant, variants_on
 
 
 @dataclass(frozen=True)
@@ -34,6 +30,7 @@ class Target:
     models: Mapping[str, dict[str, Any]]  # that are compared with transformers
     sizes: Sizes
     memory: DeviceMemory
+    together: ranks.Together | None  # None where there are too few GPUs for several ranks
     missing: tuple[Row, ...] = ()  # of what cannot be checked
 
     def fitted(self, model: Decoder, variant: Variant) -> TorchExecutor:
@@ -46,50 +43,36 @@ class Target:
         return fitted_executor(
             settings,
             variant.model(model),
-            variant.make_attention,
+            RunnerOptions(variant.make_attention, variant.graphs(self.sizes.max_num_seqs), variant.kv_dtype),
             self.memory,
-            graphs=variant.graphs(self.sizes.max_num_seqs),
-            kv_dtype=variant.kv_dtype,
         )
 
 
 def gpu() -> Target:
-    """The CUDA device that is there."""
+    """The CUDA device that is there, and a second one where there is one."""
     title = f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
-    has_fp8 = torch.cuda.get_device_capability() >= FP8_CAPABILITY
+    missing: list[Row] = []
     try:
-        variants = _variants(find_flashinfer(), WORKSPACE_BYTES, CudaRecorder, has_fp8=has_fp8)
-        missing = () if has_fp8 else (Row("fp8", "the device has no such products"),)
+        find_flashinfer()
     except ImportError as error:
-        variants, missing = {"torch": TORCH}, (Row("flashinfer", f"not installed ({error})", passed=False),)
-    return Target("cuda", title, variants, MODELS, FULL, CudaMemory(), missing)
+        missing.append(Row("flashinfer", f"not installed ({error})", passed=False))
+    if torch.cuda.get_device_capability() < FP8_CAPABILITY:
+        missing.append(Row("fp8", "the device has no such products"))
+    together = ranks.on_gpus if torch.cuda.device_count() >= ranks.SIZE else None
+    return Target("cuda", title, variants_on("cuda"), MODELS, FULL, CudaMemory(), together, tuple(missing))
 
 
 def cpu() -> Target:
     """In seconds, and all times mean nothing: flashinfer and graphs are stand-ins, sizes are small."""
     return Target(
         "cpu",
-        "A dry run on the CPU, with stand-ins for flashinfer and for graphs: no figure means anything",
-        _variants(FlashInferOnCpu(), 64, RecorderOnCpu, has_fp8=True),
+        "A dry run on the CPU, with stand-ins for flashinfer, graphs and NCCL: no figure means anything",
+        variants_on("cpu"),
         {name: MODELS[name] for name in ("qwen3, 8 heads, 2 KV heads", "gemma2")},
         Sizes(FAMILIES["llama"], 1 << 16, 64, (1, 3), 20, 40, 1, 6, 2, 9, 4, 16),
         _PretendedMemory(),
+        ranks.as_threads,
     )
-
-
-def _variants(
-    library: FlashInferPackage, workspace_bytes: int, recorder: Callable[[], Recorder], *, has_fp8: bool
-) -> dict[str, Variant]:
-    attention = partial(FlashInferAttention, library=library, workspace_bytes=workspace_bytes)
-    plain = Variant(attention, kernels=library)
-    graphs = replace(plain, make_recorder=recorder)
-    variants = {
-        "torch": TORCH,
-        "flashinfer": plain,
-        "flashinfer, graphs": graphs,
-        "flashinfer, graphs, overlap": replace(graphs, overlaps=True),
-    }
-    return variants | ({"flashinfer, graphs, fp8": graphs.in_fp8()} if has_fp8 else {})
 
 
 class _PretendedMemory:

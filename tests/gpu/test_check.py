@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from services.engine.executor.attention import TorchAttention
-from tests.gpu import check, correctness
+from tests.gpu import check, correctness, ranks, target
 from tests.gpu.rows import Row, table
 from tests.gpu.variants import TORCH, Variant
 
@@ -39,7 +39,13 @@ def test_the_whole_check_runs_on_a_cpu(capsys: pytest.CaptureFixture[str]) -> No
         "flashinfer, graphs, overlap",
         "flashinfer, graphs, fp8",
     ]
-    assert sum("decode of 3 after 20 tokens" in row for row in rows) == 4  # overlapped steps are no other steps
+    # Overlapped steps are no other steps; two are of two ranks.
+    assert sum("decode of 3 after 20 tokens" in row for row in rows) == 4 + 2
+    assert [what for what in whats if "rank" in what] == [
+        "2 ranks, float32, torch: greedy tokens as of one rank",
+        "2 ranks, bfloat16, flashinfer, graphs: greedy tokens as of one rank",
+        "a rank that does not come, given up after 1 s",
+    ]
 
 
 def test_a_backend_that_is_wrong_fails() -> None:
@@ -53,6 +59,11 @@ def test_a_backend_that_is_wrong_fails() -> None:
     name = "mistral, window"
     rows = correctness.rows({"torch": TORCH, "blind": Variant(Blind)}, "cpu", {name: correctness.MODELS[name]})
     assert [row.what for row in rows if not row.passed] == [f"{name}: bfloat16, blind"]
+
+
+def test_ranks_are_skipped_where_there_is_one_gpu() -> None:
+    [row] = ranks.rows(None, "cuda", target.cpu().sizes)
+    assert (row.found, row.passed) == ("skipped, as there is one GPU", None)
 
 
 def test_the_table_shows_what_failed() -> None:

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from services.engine.cuda_startup import FP8_CAPABILITY, FlashInferPackage, find_flashinfer
 from services.engine.executor.attention import TorchAttention
 from services.engine.executor.batch import StepBatch
+from services.engine.executor.cuda_graphs import CudaRecorder
 from services.engine.executor.decode_graphs import DecodeGraphs, GraphOptions, Recorder, graph_sizes
+from services.engine.executor.flashinfer_attention import WORKSPACE_BYTES, FlashInferAttention
 from services.engine.executor.flashinfer_ops import FlashInferKernels, FlashInferOps
 from services.engine.executor.kv_pool import KvPool
-from services.engine.executor.torch_executor import MakeAttention, TorchExecutor
+from services.engine.executor.model_runner import MakeAttention, RunnerOptions
+from services.engine.executor.torch_executor import TorchExecutor
 from services.engine.models.decoder import Decoder
 from services.engine.models.fp8 import E4M3, with_fp8_matrices
 from services.engine.plan import SequencePlan
+from tests.engine.executor.flashinfer_on_cpu import FlashInferOnCpu
+from tests.engine.executor.recorder_on_cpu import RecorderOnCpu
 
 
 @dataclass(frozen=True)
@@ -46,21 +53,44 @@ class Variant:
         """For steps of up to `largest` decodes."""
         return None if self.make_recorder is None else GraphOptions(self.make_recorder, graph_sizes(largest))
 
-    def executor(self, model: Decoder, num_pages: int, page_size: int, batch: int) -> TorchExecutor:
-        """Of graphs it has one: for `batch` decodes."""
+    def options(self, batch: int) -> RunnerOptions:
+        """Of graphs there is one: for `batch` decodes."""
         graphs = None if self.make_recorder is None else GraphOptions(self.make_recorder, (batch,))
-        return TorchExecutor(
-            self.model(model),
-            num_pages,
-            page_size,
-            make_attention=self.make_attention,
-            graphs=graphs,
-            kv_dtype=self.kv_dtype,
-        )
+        return RunnerOptions(self.make_attention, graphs, self.kv_dtype)
+
+    def executor(self, model: Decoder, num_pages: int, page_size: int, batch: int) -> TorchExecutor:
+        """With `options`."""
+        return TorchExecutor(self.model(model), num_pages, page_size, options=self.options(batch))
 
 
 TORCH = Variant(TorchAttention)
 TORCH_FP8 = TORCH.in_fp8()
+
+
+def variants_on(device: str) -> dict[str, Variant]:
+    """By name. On a CPU, cpu, flashinfer and graphs are stand-ins; on cuda it is torch alone without flashinfer."""
+    if device == "cpu":
+        return _all(FlashInferOnCpu(), 64, RecorderOnCpu, has_fp8=True)
+    try:
+        library = find_flashinfer()
+    except ImportError:
+        return {"torch": TORCH}
+    return _all(library, WORKSPACE_BYTES, CudaRecorder, has_fp8=torch.cuda.get_device_capability() >= FP8_CAPABILITY)
+
+
+def _all(
+    library: FlashInferPackage, workspace_bytes: int, recorder: Callable[[], Recorder], *, has_fp8: bool
+) -> dict[str, Variant]:
+    attention = partial(FlashInferAttention, library=library, workspace_bytes=workspace_bytes)
+    plain = Variant(attention, kernels=library)
+    graphs = replace(plain, make_recorder=recorder)
+    variants = {
+        "torch": TORCH,
+        "flashinfer": plain,
+        "flashinfer, graphs": graphs,
+        "flashinfer, graphs, overlap": replace(graphs, overlaps=True),
+    }
+    return variants | ({"flashinfer, graphs, fp8": graphs.in_fp8()} if has_fp8 else {})
 
 
 class Stepper:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -28,6 +29,10 @@ class Recording(Protocol):
 
     def replay(self) -> None:
         """Launches all of them, on the tensors that they were recorded with."""
+        ...
+
+    def reset(self) -> None:
+        """Forgets them, and frees what they hold; it cannot be replayed any more."""
         ...
 
 
@@ -76,17 +81,25 @@ class DecodeGraphs:
         recorder = options.make_recorder()
         # The largest first: the others find room in the memory that it took.
         pairs = reversed(list(zip(options.sizes, fixed, strict=True)))
-        graphs = [
-            DecodeGraph(model, inputs[:, :size], decodes, recorder, scratch_page=scratch_page, page_size=pool.page_size)
-            for size, decodes in pairs
-        ]
-        self._by_size = graphs[::-1]
+        self._by_size: list[DecodeGraph] = []
+        make = partial(DecodeGraph, model, recorder=recorder, scratch_page=scratch_page, page_size=pool.page_size)
+        try:
+            for size, decodes in pairs:
+                self._by_size.insert(0, make(inputs[:, :size], decodes))
+        except BaseException:
+            self.close()
+            raise
 
     def holding(self, sequences: Sequence[SequencePlan]) -> DecodeGraph | None:
         """The smallest one for a step; None for a step that has more sequences, or others than decodes."""
         if not all(sequence.is_decode for sequence in sequences):
             return None
         return next((graph for graph in self._by_size if graph.size >= len(sequences)), None)
+
+    def close(self) -> None:
+        """Frees what the recordings hold, whoever still has a reference on one."""
+        for graph in self._by_size:
+            graph.close()
 
 
 class DecodeGraph:
@@ -97,8 +110,8 @@ class DecodeGraph:
         model: Decoder,
         inputs: Tensor,
         attention: FixedDecodes,
-        recorder: Recorder,
         *,
+        recorder: Recorder,
         scratch_page: int,
         page_size: int,
     ) -> None:
@@ -120,6 +133,10 @@ class DecodeGraph:
         """With as many decodes of nobody's as are missing. They all write the same slot, and read nothing else."""
         pads = self.size - len(sequences)
         return [*sequences, *(SequencePlan(-1, [0], 0, [self._scratch_page], []) for _ in range(pads))]
+
+    def close(self) -> None:
+        """Frees what the recording holds."""
+        self._recording.reset()
 
     def hidden_states(self) -> Tensor:
         """[size, hidden_size], as `Decoder.hidden_states`; valid until the next call."""

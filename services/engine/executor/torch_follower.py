@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
-from services.engine.executor.attention import TorchAttention
-from services.engine.executor.batch import StepBatch
-from services.engine.executor.kv_pool import KvPool
+from services.engine.executor.kv_pool import DEFAULT_PAGE_SIZE
 from services.engine.executor.logprobs import scoring_slices
+from services.engine.executor.model_runner import PLAIN, ModelRunner, RunnerOptions
+from services.engine.executor.transfers import Mark
 from services.engine.models.decoder import Decoder
 from services.engine.plan import StepPlan
 
@@ -15,26 +17,43 @@ from services.engine.plan import StepPlan
 class TorchFollower:
     """Calls the collectives in the order in which rank 0's TorchExecutor does. Only rank 0 gets logits, and samples."""
 
-    def __init__(self, model: Decoder, num_pages: int, page_size: int) -> None:
-        self._model = model
-        self._pool = KvPool(model.config, num_pages, page_size, model.dtype, model.device)
-        self._attention = TorchAttention(self._pool, model.config)
+    def __init__(
+        self,
+        model: Decoder,
+        num_pages: int,
+        page_size: int = DEFAULT_PAGE_SIZE,
+        max_model_len: int | None = None,
+        options: RunnerOptions = PLAIN,
+    ) -> None:
+        """As `ModelRunner`."""
+        self._runner = ModelRunner(model, num_pages, page_size, max_model_len, options)
 
-    def execute(self, plan: StepPlan) -> None:
-        """Runs one step. Whatever it raises, the KV pool's content is then void."""
-        if not plan.sequences:
-            return
+    def execute(self, plan: StepPlan) -> Mark:
+        """Launches one step; it is over where the mark is. Whatever it raises, the KV pool's content is then void."""
+        model = self._runner.model
         with torch.inference_mode():
-            batch = StepBatch.build(plan.sequences, self._pool.page_size, self._model.device)
-            attend = self._attention.prepare(batch)
-            hidden_states = self._model.hidden_states(batch.token_ids, batch.positions, attend)
-            if batch.jobs:
-                self._model.logits(hidden_states[batch.sampled_rows])
-            for _, first_row, job in batch.scorings:
-                for start, next_ids in scoring_slices(job):
-                    first = first_row + start
-                    self._model.logits(hidden_states[first : first + len(next_ids)])
+            if plan.sequences:
+                batch, hidden_states = self._runner.compute(plan.sequences, None)
+                if batch.jobs:
+                    model.logits(hidden_states[batch.sampled_rows])
+                for _, first_row, job in batch.scorings:
+                    for start, next_ids in scoring_slices(job):
+                        first = first_row + start
+                        model.logits(hidden_states[first : first + len(next_ids)])
+            return Mark(model.device)
+
+    def record_graphs(self, sizes: Sequence[int]) -> None:
+        """When the ranks are together, for the sizes that rank 0 has."""
+        self._runner.record_graphs(sizes)
+
+    def drop_graphs(self) -> None:
+        """Before the ranks part."""
+        self._runner.drop_graphs()
 
     def clear(self) -> None:
         """Forgets all keys and values."""
-        self._pool.clear()
+        self._runner.clear()
+
+    def close(self) -> None:
+        """Drops weights and KV pool."""
+        del self._runner

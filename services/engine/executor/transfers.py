@@ -29,6 +29,10 @@ class Mark:
             self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._event.record()
 
+    def is_reached(self) -> bool:
+        """Whether the device is there. From whichever thread."""
+        return self._event is None or bool(self._event.query())  # type: ignore[no-untyped-call]
+
     def wait(self) -> None:
         """Returns when the device is there."""
         if self._event is not None:

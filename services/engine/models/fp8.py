@@ -15,6 +15,7 @@ from torch import Tensor
 
 from services.engine.models.config import ModelConfig
 from services.engine.models.decoder import Decoder, Embedding, Linear
+from services.engine.models.parallel import VocabParallelEmbedding, VocabParallelHead
 
 E4M3 = torch.float8_e4m3fn
 _LARGEST = torch.finfo(E4M3).max
@@ -50,18 +51,23 @@ def quantized_rows(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def with_fp8_matrices(model: Decoder, device: torch.device | str) -> Decoder:
-    """A copy on `device`, with the matrices of its layers in e4m3. It takes there what it keeps, and one matrix."""
+    """A copy on `device`, with the matrices of its layers in e4m3. It takes there what it keeps, and one matrix.
+
+    Of a divided model each rank has scales for what it holds.
+    """
     device = torch.device(device)
     embeddings = model.embeddings.to(device)
-    assert isinstance(model.lm_head, Linear), "a model that is divided among ranks"
-    is_tied = model.lm_head.weight is model.embeddings
+    embed, head = model.embed, model.lm_head
+    assert isinstance(embed, (Embedding, VocabParallelEmbedding)), f"an embedding of another kind: {embed}"
+    assert isinstance(head, (Linear, VocabParallelHead)), f"a head of another kind: {head}"
+    is_tied = head.weight is model.embeddings
     return replace(
         model,
         embeddings=embeddings,
-        embed=Embedding(embeddings),
+        embed=replace(embed, weight=embeddings),
         layers=tuple(_converted(layer, device) for layer in model.layers),
         norm=_converted(model.norm, device),
-        lm_head=Linear(embeddings if is_tied else model.lm_head.weight.to(device), None),
+        lm_head=replace(head, weight=embeddings if is_tied else head.weight.to(device)),
         ropes=tuple(_converted(rope, device) for rope in model.ropes),
     )
 

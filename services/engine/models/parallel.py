@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from services.engine.models.decoder import Projection
 from services.engine.models.sharding import Shard
 
 
@@ -26,21 +27,25 @@ class Collectives(Protocol):
         """The tensors of all ranks, in their order, at rank 0; nothing elsewhere."""
         ...
 
+    def broadcast(self, x: Tensor) -> None:
+        """Overwrites `x`, which is contiguous, with rank 0's."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class RowParallelLinear:
     """A product whose inputs are divided: each rank's result is a part of the sum.
 
-    weight: [out, the rank's inputs]; bias: [out] or None, added once, to the sum.
+    part: [rows, the rank's inputs] -> [rows, out], without a bias; bias: [out] or None, added once, to the sum.
     """
 
-    weight: Tensor
+    part: Projection
     bias: Tensor | None
     collectives: Collectives
 
     def __call__(self, x: Tensor) -> Tensor:
         """x: [rows, the rank's inputs] -> [rows, out]."""
-        total = self.collectives.sum(F.linear(x, self.weight))
+        total = self.collectives.sum(self.part(x))
         return total if self.bias is None else total.add_(self.bias)
 
 

@@ -143,7 +143,7 @@ class _Allocator:
         linear = self.linear({name: out_size}, in_size, bias=bias)
         if self._ranks is None:
             return linear
-        return RowParallelLinear(linear.weight, linear.bias, self._ranks[1])
+        return RowParallelLinear(Linear(linear.weight, None), linear.bias, self._ranks[1])
 
     def embedding(self, config: ModelConfig) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         weight = self.tensor("model.embed_tokens.weight", self._vocab_size(config), config.hidden_size)

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from services import __version__
-from services.engine import resources
+from services.engine.device import choose_device, chosen_dtype
 from services.engine.loading.source import ModelSource
 from services.engine.loading.weights_fingerprint import weights_fingerprint
 from services.engine.ranks.errors import RankRefused
@@ -23,17 +23,25 @@ class RankIdentity:
     dtype: str
     page_size: int
     max_model_len: int
+    device: str
+    quantization: str
+    kv_cache_dtype: str
 
     @classmethod
     def of(cls, settings: EngineSettings, source: ModelSource) -> RankIdentity:
-        """Reads samples of the model's files. Raises a LoadingError."""
+        """Reads samples of the model's files. Raises a LoadingError, or StartupError where a device is missing."""
+        device = choose_device(settings)
+        dtype = chosen_dtype(settings, device)
         return cls(
             version=__version__,
             tensor_parallel_size=settings.tensor_parallel_size,
             model_fingerprint=weights_fingerprint(source),
-            dtype=resources.dtype(settings),
+            dtype=dtype,
             page_size=settings.page_size,
             max_model_len=settings.max_model_len or 0,
+            device=device,
+            quantization="fp8" if settings.quantization == "fp8" else "none",
+            kv_cache_dtype="fp8" if settings.kv_cache_dtype == "fp8" else dtype,
         )
 
     def require(self, other: RankIdentity, rank: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Protocol
@@ -77,6 +78,7 @@ class RankLeader:
         self._listener: GroupListener | None = None
         self._identity: RankIdentity | None = None
         self._own_max_pages: int | None = None
+        self._graph_sizes: Sequence[int] = ()
         self._num_pages: int | None = None  # once decided: the scheduler's books are made for it
         self._members: dict[int, Member] = {}
         self._epoch = 0
@@ -159,15 +161,17 @@ class RankLeader:
     def on_identified(self, identity: RankIdentity) -> None:
         self._identity = identity
 
-    def on_own_part_loaded(self, max_pages: int) -> None:
-        self._own_max_pages = max_pages
+    def on_own_part_loaded(self, max_pages: int, graph_sizes: Sequence[int]) -> None:
+        self._own_max_pages, self._graph_sizes = max_pages, graph_sizes
         self._log.info("waiting for ranks", missing=self.missing)
         self._form_if_all_here()
 
     def on_store_open(self, epoch: int, port: int) -> None:
         if epoch != self._epoch or self.state is not GroupState.FORMING or self._num_pages is None:
             return
-        form = ranks_pb2.FormGroup(epoch=epoch, store_port=port, num_pages=self._num_pages)
+        form = ranks_pb2.FormGroup(
+            epoch=epoch, store_port=port, num_pages=self._num_pages, graph_sizes=self._graph_sizes
+        )
         for member in self._members.values():
             member.outbox.put_nowait(ranks_pb2.ToRank(form=form))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
@@ -22,8 +22,9 @@ class LinkListener(Protocol):
     def on_identified(self, identity: RankIdentity) -> None:
         """The model's files are read: ranks can be compared."""
 
-    def on_own_part_loaded(self, max_pages: int) -> None:
-        """Rank 0's weights are in memory; its KV pool has room for so many pages."""
+    def on_own_part_loaded(self, max_pages: int, graph_sizes: Sequence[int]) -> None:
+        """Rank 0's weights are in memory; its KV pool has room for so many pages. All ranks are to record graphs of
+        decodes for these numbers of rows."""
 
     def on_store_open(self, epoch: int, port: int) -> None:
         """The ranks can find each other there."""
@@ -55,8 +56,8 @@ class RankLink:
     def identified(self, identity: RankIdentity) -> None:
         self._post(lambda: self._listener.on_identified(identity))
 
-    def own_part_loaded(self, max_pages: int) -> None:
-        self._post(lambda: self._listener.on_own_part_loaded(max_pages))
+    def own_part_loaded(self, max_pages: int, graph_sizes: Sequence[int]) -> None:
+        self._post(lambda: self._listener.on_own_part_loaded(max_pages, graph_sizes))
 
     def wait_for_formation(self) -> Formation:
         """Sleeps until all ranks are here."""

@@ -49,7 +49,7 @@ class FollowerMetrics:
         self.in_group = Gauge("postroad_rank_in_group", "1 while the rank is in a group, else 0.", registry=registry)
         self.step_seconds = Histogram(
             "postroad_rank_step_seconds",
-            "Time of a step on this rank, its waits for other ranks included.",
+            "Time of a step on this rank, its waits for other ranks included; on a GPU, of its launch.",
             buckets=STEP_BUCKETS,
             registry=registry,
         )

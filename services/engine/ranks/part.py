@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from services.engine.executor.model_runner import RunnerOptions
 from services.engine.models.decoder import Decoder
 from services.engine.ranks.group import RankGroup
 
@@ -15,3 +16,4 @@ class RankPart:
     group: RankGroup  # in which `model` meets the others
     model: Decoder
     max_pages: int  # of its KV pool, for which the rank has room
+    options: RunnerOptions  # with `group` as its collectives

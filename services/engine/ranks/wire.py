@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from services.engine.plan import SamplingJob, SamplingParams, ScoringJob, SequencePlan, StepPlan
+from services.engine.plan import PENDING_TOKEN, SamplingJob, SamplingParams, ScoringJob, SequencePlan, StepPlan
 from services.engine.ranks.identity import RankIdentity
 from services.pb.postroad.v1 import ranks_pb2
 
@@ -24,8 +24,10 @@ def plan_message(plan: StepPlan, epoch: int) -> ranks_pb2.ToRank:
     message = ranks_pb2.ToRank()
     message.plan.epoch, message.plan.number = epoch, plan.number
     for sequence in plan.sequences:
+        is_pending = sequence.token_ids[0] == PENDING_TOKEN
         entry = message.plan.sequences.add(
-            token_ids=sequence.token_ids,
+            token_ids=() if is_pending else sequence.token_ids,
+            pending=is_pending,
             start=sequence.start,
             page_table=sequence.page_table,
             num_sampled=len(sequence.sampling),
@@ -43,7 +45,7 @@ def plan_from(message: ranks_pb2.RankPlan) -> StepPlan:
         [
             SequencePlan(
                 sequence_id=index,
-                token_ids=list(entry.token_ids),
+                token_ids=[PENDING_TOKEN] if entry.pending else list(entry.token_ids),
                 start=entry.start,
                 page_table=list(entry.page_table),
                 sampling=[job] * entry.num_sampled,

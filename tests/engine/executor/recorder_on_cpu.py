@@ -47,6 +47,10 @@ class _Recording:
         self.log.append(f"replay {self.name}")
         self.tape.replay()
 
+    def reset(self) -> None:
+        self.log.append(f"reset {self.name}")
+        self.tape.calls.clear()
+
 
 @dataclass
 class RecorderOnCpu:

@@ -13,7 +13,8 @@ from services.engine.executor.batch import StepBatch
 from services.engine.executor.decode_graphs import DecodeGraphs, GraphOptions, graph_sizes
 from services.engine.executor.flashinfer_attention import FlashInferAttention
 from services.engine.executor.kv_pool import KvPool
-from services.engine.executor.torch_executor import MakeAttention, TorchExecutor
+from services.engine.executor.model_runner import MakeAttention, RunnerOptions
+from services.engine.executor.torch_executor import TorchExecutor
 from services.engine.plan import SequencePlan
 from tests.engine.executor.flashinfer_on_cpu import FlashInferOnCpu
 from tests.engine.executor.plans import Sequence, decode, step
@@ -60,8 +61,7 @@ def test_tokens_are_those_of_transformers_whichever_way_a_step_runs(backend: str
         NUM_PAGES,
         PAGE_SIZE,
         48,
-        make_attention=BACKENDS[backend],
-        graphs=GraphOptions(lambda: recorder, (1, 2, 4)),
+        RunnerOptions(BACKENDS[backend], GraphOptions(lambda: recorder, (1, 2, 4))),
     )
     assert recorder.log == ["warm up 4", "record 4", "warm up 2", "record 2", "warm up 1", "record 1"]
     recorder.log.clear()
@@ -138,5 +138,5 @@ def test_steps_that_no_graph_holds() -> None:
 
 def test_no_sequence_is_given_the_page_of_the_pads() -> None:
     options = GraphOptions(RecorderOnCpu, (1,))
-    executor = TorchExecutor(decoder(FAMILIES["llama"]), 6, PAGE_SIZE, graphs=options)
+    executor = TorchExecutor(decoder(FAMILIES["llama"]), 6, PAGE_SIZE, options=RunnerOptions(graphs=options))
     assert (executor.info.num_pages, executor.info.max_model_len) == (6, 6 * PAGE_SIZE)

@@ -11,13 +11,19 @@ from torch import Tensor
 
 from services.engine.executor.flashinfer_attention import FlashInferAttention
 from services.engine.executor.kv_pool import KvPool
+from services.engine.loading.random_weights import random_weights
 from services.engine.models.config import ModelConfig
 from services.engine.models.decoder import Decoder, Linear
 from services.engine.models.fp8 import E4M3, Fp8Linear, not_multiples, quantized_rows, with_fp8_matrices
+from services.engine.models.parallel import RowParallelLinear
+from services.engine.models.sharding import Shard
+from services.engine.models.weights import load_shard
+from services.engine.ranks.group import RankGroup
 from tests.engine.executor.flashinfer_on_cpu import FlashInferOnCpu
-from tests.engine.executor.plans import Sequence
+from tests.engine.executor.plans import Sequence, step_logits
 from tests.engine.executor.recorder_on_cpu import RecorderOnCpu
 from tests.engine.models.reference import FAMILIES, Oracle, decoder
+from tests.engine.ranks.thread_ranks import together
 from tests.gpu.variants import TORCH, Stepper, Variant
 
 CPU = torch.device("cpu")
@@ -146,3 +152,37 @@ def test_sizes_that_the_kernels_do_not_take_are_named() -> None:
     assert not_multiples(replace(config, hidden_size=72, intermediate_size=200)) == (
         "fp8 needs sizes that are multiples of 16, unlike hidden_size 72, intermediate_size 200"
     )
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_divided_model_is_as_close_as_a_whole_one(tied: bool) -> None:
+    """Each rank has scales for what it holds; embeddings and head are divided as they are."""
+    family = FAMILIES["qwen3"] | {"intermediate_size": 96, "tie_word_embeddings": tied}
+    config, plan = ModelConfig.from_hf(family), Sequence(1, [(7 * i) % 97 for i in range(40)], [0, 1, 2]).plan()
+
+    def logits_of(model: Decoder) -> Tensor:
+        return step_logits(model, KvPool(model.config, 3, 16, model.dtype, CPU), plan)[1]
+
+    def logits(group: RankGroup) -> Tensor | None:
+        shard = Shard.of(config, group.rank, group.size)
+        assert not not_multiples(shard.local_config)
+        part = load_shard(shard, random_weights(config, 0), torch.float32, "cpu", group)
+        part = with_fp8_matrices(part, CPU)
+        for layer in part.layers:
+            assert isinstance(layer.mlp.down, RowParallelLinear)
+            assert isinstance(layer.mlp.down.part, Fp8Linear)
+        if group.rank == 0:
+            return logits_of(part)
+        with pytest.raises(ValueError, match="shorter"):  # one id, no row of logits
+            logits_of(part)
+        return None
+
+    found, whole = together(2, logits)[0], decoder(family)
+    assert found is not None
+    expected = logits_of(whole)
+    assert 0 < _off(found, expected) < 1.5 * _off(logits_of(with_fp8_matrices(whole, CPU)), expected)
+
+
+def test_parts_whose_sizes_do_not_divide_are_named() -> None:
+    shard = Shard.of(ModelConfig.from_hf(FAMILIES["llama"]), 1, 2)
+    assert "unlike intermediate_size 40, queries 24" in not_multiples(shard.local_config)

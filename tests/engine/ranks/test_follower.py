@@ -7,6 +7,7 @@ import threading
 import pytest
 import torch
 
+from services.engine.executor.model_runner import RunnerOptions
 from services.engine.executor.torch_executor import TorchExecutor
 from services.engine.loading.random_weights import random_weights
 from services.engine.models.config import ModelConfig
@@ -29,7 +30,7 @@ CONFIG = ModelConfig.from_hf(FAMILIES["llama"])
 def part(rank: int) -> RankPart:
     group = RankGroup(rank, 2, TIMEOUT, TIMEOUT)
     model = load_shard(Shard.of(CONFIG, rank, 2), random_weights(CONFIG, 0), torch.float32, "cpu", group)
-    return RankPart(group, model, max_pages=8)
+    return RankPart(group, model, max_pages=8, options=RunnerOptions(collectives=group))
 
 
 def plan(number: int) -> StepPlan:
@@ -41,8 +42,8 @@ class Ranks:
 
     def __init__(self) -> None:
         self.leader = part(0)
-        self.executor = TorchExecutor(self.leader.model, num_pages=8)
-        self.follower = Follower(part(1), LOOPBACK, page_size=16, form_timeout=TIMEOUT)
+        self.executor = TorchExecutor(self.leader.model, num_pages=8, options=self.leader.options)
+        self.follower = Follower(part(1), LOOPBACK, page_size=16, max_model_len=None, form_timeout=TIMEOUT)
 
     def form(self, epoch: int) -> None:
         store, port = open_store(LOOPBACK, TIMEOUT)

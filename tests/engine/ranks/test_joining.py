@@ -35,6 +35,9 @@ IDENTITY = RankIdentity(
     dtype="float32",
     page_size=16,
     max_model_len=0,
+    device="cpu",
+    quantization="none",
+    kv_cache_dtype="float32",
 )
 
 
@@ -94,6 +97,8 @@ async def refusal(station: EngineStation, **rank: Any) -> PostroadError:
         ({"version": "1.2.4"}, "version is '1.2.4' there and '1.2.3' at rank 0"),
         ({"model_fingerprint": "xyz"}, "model-fingerprint is 'xyz' there and 'abc' at rank 0"),
         ({"max_model_len": 64}, "max-model-len is 64 there and 0 at rank 0"),
+        ({"device": "cuda"}, "device is 'cuda' there and 'cpu' at rank 0"),
+        ({"kv_cache_dtype": "fp8"}, "kv-cache-dtype is 'fp8' there and 'float32' at rank 0"),
         ({"rank": 3}, "rank 3 is not 1 to 2"),
         ({"rank": 0}, "rank 0 is not 1 to 2"),
     ],

@@ -22,7 +22,7 @@ from services.engine.ranks.wire import identity_message
 from services.pb.postroad.v1 import debug_pb2, ranks_pb2, ranks_pb2_grpc
 from tests.support.polling import WAIT_SECONDS, until
 
-IDENTITY = RankIdentity("1", 2, "abc", "float32", 16, 0)
+IDENTITY = RankIdentity("1", 2, "abc", "float32", 16, 0, "cpu", "none", "float32")
 SAY = ranks_pb2.FromRank
 
 
@@ -72,6 +72,7 @@ class Setting:
         form = (await rank.next("form")).form
         assert (form.epoch, form.store_port, form.num_pages) == (formation.epoch, 4711, 7)
         assert formation.num_pages == 7
+        assert list(form.graph_sizes) == [1, 4]
         rank.stream.send(SAY(formed=ranks_pb2.GroupFormed(epoch=form.epoch)))
         link.group_formed(formation.epoch)
         await until(lambda: self.leader.state is GroupState.WHOLE)
@@ -86,7 +87,7 @@ async def setting() -> AsyncIterator[Setting]:
     setting = Setting()
     await setting.server.start()
     setting.leader.link.identified(IDENTITY)
-    setting.leader.link.own_part_loaded(9)
+    setting.leader.link.own_part_loaded(9, (1, 4))
     try:
         yield setting
     finally:
