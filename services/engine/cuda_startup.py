@@ -19,12 +19,14 @@ from services.engine.executor.cuda_memory import CudaMemory, DeviceMemory
 from services.engine.executor.decode_graphs import GraphOptions, Recorder, graph_sizes
 from services.engine.executor.flashinfer_attention import FlashInfer, FlashInferAttention, not_covered
 from services.engine.executor.flashinfer_ops import FlashInferKernels, FlashInferOps
+from services.engine.executor.flashinfer_truncation import FlashInferFilters, FlashInferTruncation
 from services.engine.executor.kv_pool import kv_bytes_per_page
 from services.engine.executor.model_runner import MakeAttention, RunnerOptions
 from services.engine.executor.overlapped_executor import OverlappedExecutor
 from services.engine.executor.profile_steps import ProfileSteps
 from services.engine.executor.torch_executor import TorchExecutor
 from services.engine.executor.torch_follower import TorchFollower
+from services.engine.executor.truncation import DrawTruncated, draw_truncated
 from services.engine.loading.files import ModelFiles
 from services.engine.loading.source import ModelSource
 from services.engine.models.decoder import Decoder
@@ -36,7 +38,7 @@ FP8_CAPABILITY = (8, 9)  # from which devices multiply e4m3
 MOST_GRAPH_ROWS = 256  # by default: beyond, a step's own work outlasts the launch of its kernels
 
 
-class FlashInferPackage(FlashInfer, FlashInferKernels, Protocol):
+class FlashInferPackage(FlashInfer, FlashInferKernels, FlashInferFilters, Protocol):
     """What is used of it altogether."""
 
 
@@ -70,12 +72,15 @@ def load_on_cuda(
         raise StartupError(reason)
     model = load_decoder(settings, source, files, dtype, "cuda", collectives=collectives)
     make_attention = choose_attention(settings, model, log)
+    draw: DrawTruncated = draw_truncated
     if make_attention is not TorchAttention:
-        model = with_fused_ops(settings, model, find_flashinfer())
+        library = find_flashinfer()
+        model = with_fused_ops(settings, model, library)
+        draw = FlashInferTruncation(library).draw
     graphs = choose_graphs(settings, make_attention, CudaRecorder, log)
     if collectives is not None and graphs is None:
         graphs = GraphOptions(CudaRecorder, ())  # rank 0 says which there are
-    return model, RunnerOptions(make_attention, graphs, kv_dtype(settings, dtype), collectives)
+    return model, RunnerOptions(make_attention, graphs, kv_dtype(settings, dtype), collectives, draw)
 
 
 def lacks_fp8(settings: EngineSettings, dtype: torch.dtype, capability: tuple[int, int]) -> str:

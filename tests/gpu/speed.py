@@ -105,7 +105,7 @@ def workload(name: str, executor: Executor, sizes: Sizes) -> Row:
     return Row(what, f"{num_tokens / seconds:.0f} tok/s", f"{num_tokens} tokens in {seconds:.1f} s", complete)
 
 
-def _seconds(run: Callable[[], object], device: str, repeats: int) -> float:
+def median_seconds(run: Callable[[], object], device: str, repeats: int) -> float:
     """The median of `repeats` runs, after two that do not count."""
     times = []
     for _ in range(repeats + 2):
@@ -126,12 +126,12 @@ def _bandwidth(device: str, sizes: Sizes) -> float:
     """Bytes per second, read and written."""
     source = torch.zeros(sizes.copy_bytes, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    return 2 * sizes.copy_bytes / _seconds(lambda: target.copy_(source), device, sizes.repeats)
+    return 2 * sizes.copy_bytes / median_seconds(lambda: target.copy_(source), device, sizes.repeats)
 
 
 def _flops(device: str, sizes: Sizes) -> float:
     a = torch.ones(sizes.matrix, sizes.matrix, dtype=torch.bfloat16, device=device)
-    return 2 * sizes.matrix**3 / _seconds(lambda: a @ a, device, sizes.repeats)
+    return 2 * sizes.matrix**3 / median_seconds(lambda: a @ a, device, sizes.repeats)
 
 
 def _decode_seconds(model: Decoder, variant: Variant, batch: int, sizes: Sizes) -> float:
@@ -152,7 +152,7 @@ def _prefill_seconds(model: Decoder, variant: Variant, sizes: Sizes) -> float:
 
 
 def _timed(executor: TorchExecutor, sequences: list[SequencePlan], model: Decoder, sizes: Sizes) -> float:
-    seconds = _seconds(lambda: executor.execute(StepPlan(1, sequences)), model.device.type, sizes.repeats)
+    seconds = median_seconds(lambda: executor.execute(StepPlan(1, sequences)), model.device.type, sizes.repeats)
     executor.close()
     return seconds
 

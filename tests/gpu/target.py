@@ -10,7 +10,6 @@ import torch
 
 from services.engine.cuda_startup import FP8_CAPABILITY, find_flashinfer, fitted_executor
 from services.engine.executor.cuda_memory import CudaMemory, DeviceMemory
-from services.engine.executor.model_runner import RunnerOptions
 from services.engine.executor.torch_executor import TorchExecutor
 from services.engine.models.decoder import Decoder
 from services.engine.settings import EngineSettings
@@ -43,7 +42,7 @@ class Target:
         return fitted_executor(
             settings,
             variant.model(model),
-            RunnerOptions(variant.make_attention, variant.graphs(self.sizes.max_num_seqs), variant.kv_dtype),
+            variant.fitted_options(self.sizes.max_num_seqs),
             self.memory,
         )
 

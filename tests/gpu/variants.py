@@ -15,10 +15,12 @@ from services.engine.executor.batch import StepBatch
 from services.engine.executor.cuda_graphs import CudaRecorder
 from services.engine.executor.decode_graphs import DecodeGraphs, GraphOptions, Recorder, graph_sizes
 from services.engine.executor.flashinfer_attention import WORKSPACE_BYTES, FlashInferAttention
-from services.engine.executor.flashinfer_ops import FlashInferKernels, FlashInferOps
+from services.engine.executor.flashinfer_ops import FlashInferOps
+from services.engine.executor.flashinfer_truncation import FlashInferTruncation
 from services.engine.executor.kv_pool import KvPool
 from services.engine.executor.model_runner import MakeAttention, RunnerOptions
 from services.engine.executor.torch_executor import TorchExecutor
+from services.engine.executor.truncation import draw_truncated
 from services.engine.models.decoder import Decoder
 from services.engine.models.fp8 import E4M3, with_fp8_matrices
 from services.engine.plan import SequencePlan
@@ -36,7 +38,7 @@ class Variant:
     overlaps: bool = False
     fp8: bool = False
     kv_dtype: torch.dtype | None = None  # the model's, if None
-    kernels: FlashInferKernels | None = None  # for what is between matrix products
+    kernels: FlashInferPackage | None = None  # for what is between matrix products, and for sampling
 
     def in_fp8(self) -> Variant:
         return replace(self, fp8=True, kv_dtype=E4M3)
@@ -56,7 +58,15 @@ class Variant:
     def options(self, batch: int) -> RunnerOptions:
         """Of graphs there is one: for `batch` decodes."""
         graphs = None if self.make_recorder is None else GraphOptions(self.make_recorder, (batch,))
-        return RunnerOptions(self.make_attention, graphs, self.kv_dtype)
+        return self._options(graphs)
+
+    def fitted_options(self, largest: int) -> RunnerOptions:
+        """With graphs for up to `largest` decodes."""
+        return self._options(self.graphs(largest))
+
+    def _options(self, graphs: GraphOptions | None) -> RunnerOptions:
+        draw = draw_truncated if self.kernels is None else FlashInferTruncation(self.kernels).draw
+        return RunnerOptions(self.make_attention, graphs, self.kv_dtype, draw_truncated=draw)
 
     def executor(self, model: Decoder, num_pages: int, page_size: int, batch: int) -> TorchExecutor:
         """With `options`."""

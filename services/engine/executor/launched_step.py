@@ -13,6 +13,7 @@ from services.engine.executor.logprobs import SampledScoring
 from services.engine.executor.sampler import Samples
 from services.engine.executor.torch_logprobs import LogprobsOnTheWay
 from services.engine.executor.transfers import upload
+from services.engine.executor.truncation import DrawTruncated
 from services.engine.plan import SamplingJob, States, StepPlan, StepResult, TokenLogprobs
 
 
@@ -29,9 +30,9 @@ class LaunchedStep:
         self._logprobs: LogprobsOnTheWay | None = None
         self._scoring = SampledScoring.of(plan.sequences, sampled_ids)
 
-    def sample(self, logits: Tensor, jobs: Sequence[SamplingJob]) -> None:
+    def sample(self, logits: Tensor, jobs: Sequence[SamplingJob], draw: DrawTruncated) -> None:
         """Launches the choice of tokens and their log-probabilities. logits: [len(jobs), vocab_size]."""
-        self._samples = samples = Samples.launch(logits, jobs)
+        self._samples = samples = Samples.launch(logits, jobs, draw)
         if self._scoring is not None:
             rows = upload(self._scoring.rows, torch.int64, logits.device)
             self._logprobs = LogprobsOnTheWay.launch(logits[rows], samples.token_ids[rows], self._scoring.num_top)

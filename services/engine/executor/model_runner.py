@@ -14,6 +14,7 @@ from services.engine.executor.batch import StepBatch
 from services.engine.executor.decode_graphs import DecodeGraphs, GraphOptions
 from services.engine.executor.kv_pool import DEFAULT_PAGE_SIZE, KvPool
 from services.engine.executor.transfers import Mark
+from services.engine.executor.truncation import DrawTruncated, draw_truncated
 from services.engine.models.config import ModelConfig
 from services.engine.models.decoder import Decoder
 from services.engine.models.parallel import Collectives
@@ -31,6 +32,7 @@ class RunnerOptions:
     graphs: GraphOptions | None = None  # of decodes, if there are to be any
     kv_dtype: torch.dtype | None = None  # the model's dtype, which None stands for, or e4m3
     collectives: Collectives | None = None  # of a model that is divided among ranks
+    draw_truncated: DrawTruncated = draw_truncated  # used by whoever samples
 
 
 PLAIN = RunnerOptions()  # a whole model, kernel by kernel, by torch's own

@@ -31,6 +31,6 @@ class ProfileSteps:
 
 
 def _prompt(sequence_id: int, length: int, start: int, page_table: list[int]) -> SequencePlan:
-    """With top_p, which is the sampling that takes the most memory."""
-    job = SamplingJob(SamplingParams(temperature=1.0, top_p=0.9), prompt_ids=[0], output_ids=[])
+    """With all that cuts a distribution, which is the sampling that takes the most memory."""
+    job = SamplingJob(SamplingParams(temperature=1.0, top_k=50, top_p=0.9, min_p=0.01), prompt_ids=[0], output_ids=[])
     return SequencePlan(sequence_id, [0] * length, start, page_table, [job])

@@ -1,7 +1,8 @@
 """From logits to token ids.
 
 The order per row: repetition, frequency and presence penalties, then logit_bias, then forbidden ids and what a grammar
-does not allow (at minus infinity); then, unless the row is greedy, temperature, min_p, top_k, top_p, and one draw.
+does not allow (at minus infinity); then, unless the row is greedy, temperature, min_p, top_k, top_p, and one draw, by
+a random number of the row's own, which its seed and the token's place decide.
 min_p is measured against the whole distribution, top_p against what top_k and min_p left of it. Equally probable tokens
 rank by id, lowest first.
 """
@@ -21,7 +22,7 @@ from torch import Tensor
 from services.engine.executor.draw import inverse_cdf
 from services.engine.executor.errors import NonFiniteLogitsError
 from services.engine.executor.transfers import Download, upload
-from services.engine.executor.truncation import draw_truncated
+from services.engine.executor.truncation import DrawTruncated, draw_truncated
 from services.engine.executor.uniform import uniform
 from services.engine.plan import SamplingJob, SamplingParams
 
@@ -34,11 +35,11 @@ class Samples:
     _checked: Download  # likewise, with -1 for such rows
 
     @classmethod
-    def launch(cls, logits: Tensor, jobs: Sequence[SamplingJob]) -> Self:
+    def launch(cls, logits: Tensor, jobs: Sequence[SamplingJob], draw: DrawTruncated = draw_truncated) -> Self:
         """Chooses one token per row, and waits for nothing but masks of grammars.
 
         logits: [len(jobs), vocab_size], float32 or bfloat16, left as they are. A row's token depends on its logits and
-        its job alone.
+        its job alone. `draw` is for rows with top_k or top_p.
         """
         if any(job.edits_logits for job in jobs):
             logits = logits.to(torch.float32, copy=True)
@@ -50,7 +51,7 @@ class Samples:
         if drawn_rows:
             rows = upload(drawn_rows, torch.int64, logits.device)
             relative = logits[rows].float() - best[rows, None].float()
-            token_ids.index_copy_(0, rows, _draw(relative, [jobs[row] for row in drawn_rows]))
+            token_ids.index_copy_(0, rows, _draw(relative, [jobs[row] for row in drawn_rows], draw))
         return cls(token_ids, Download(token_ids.where(best.isfinite(), -1)))
 
     def read(self) -> list[int]:
@@ -61,9 +62,9 @@ class Samples:
         return token_ids
 
 
-def sample(logits: Tensor, jobs: Sequence[SamplingJob]) -> list[int]:
+def sample(logits: Tensor, jobs: Sequence[SamplingJob], draw: DrawTruncated = draw_truncated) -> list[int]:
     """`Samples` that are waited for."""
-    return Samples.launch(logits, jobs).read()
+    return Samples.launch(logits, jobs, draw).read()
 
 
 def _edit(row: Tensor, job: SamplingJob) -> None:
@@ -99,7 +100,7 @@ def _ids(row: Tensor, ids: Iterable[int]) -> Tensor:
     return upload(list(ids), torch.int64, row.device)
 
 
-def _draw(relative: Tensor, jobs: Sequence[SamplingJob]) -> Tensor:
+def _draw(relative: Tensor, jobs: Sequence[SamplingJob], draw: DrawTruncated) -> Tensor:
     """Draws one token per row by its temperature and filters.
 
     relative: [rows, vocab_size], float32, logits minus the row's highest. Returns [rows], int64.
@@ -125,9 +126,14 @@ def _draw(relative: Tensor, jobs: Sequence[SamplingJob]) -> Tensor:
         whole = column(sorted(set(range(len(jobs))).difference(cut)), torch.int64)
         tokens[whole] = inverse_cdf(weights[whole], uniforms[whole])
     rows = column(cut, torch.int64)
-    top_k = column([min(params[row].top_k or vocab_size, vocab_size) for row in cut], torch.int64)
-    top_p = column([params[row].top_p for row in cut], torch.float64)
-    tokens[rows] = draw_truncated(weights[rows], top_k, top_p, uniforms[rows])
+    top_k = [min(params[row].top_k or vocab_size, vocab_size) for row in cut]
+    top_p = [params[row].top_p for row in cut]
+    tokens[rows] = draw(
+        weights[rows],
+        column(top_k, torch.int64) if min(top_k) < vocab_size else None,
+        column(top_p, torch.float64) if min(top_p) < 1.0 else None,
+        uniforms[rows],
+    )
     return tokens
 
 

@@ -34,6 +34,7 @@ class TorchExecutor:
         """As `ModelRunner`."""
         self._runner = ModelRunner(model, num_pages, page_size, max_model_len, options)
         self.info = self._runner.info
+        self._draw_truncated = options.draw_truncated
         self._previous: LaunchedStep | None = None
 
     def execute(self, plan: StepPlan) -> StepResult:
@@ -68,7 +69,7 @@ class TorchExecutor:
         batch, hidden_states = self._runner.compute(plan.sequences, self._previous.fill_in if self._previous else None)
         step = LaunchedStep(plan, batch.sampled_ids)
         if batch.jobs:
-            step.sample(model.logits(hidden_states[batch.sampled_rows]), batch.jobs)
+            step.sample(model.logits(hidden_states[batch.sampled_rows]), batch.jobs, self._draw_truncated)
         self._previous = step
         for sequence_id, first_row, job in batch.scorings:
             step.prompt_logprobs[sequence_id] = self._score_prompt(sequence_id, hidden_states[first_row:], job)

@@ -1,28 +1,50 @@
-"""Draws from the most probable tokens only: top_k and top_p."""
+"""Draws from the most probable tokens only: top_k and top_p. The reference, by sorting."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from services.engine.executor.draw import inverse_cdf
 
+# Draws one token per row from its `top_k` heaviest tokens, cut to the fewest that hold `top_p` of their weight; of
+# equally heavy ones those with the lowest ids. (weights: [rows, vocab_size], float32, not negative, any scale; top_k:
+# [rows], int64, at least 1, or None for no limit in any row; top_p: [rows], float64, likewise; uniforms: [rows],
+# float64) -> [rows], int64. With weights that are not finite, any token is drawn.
+DrawTruncated = Callable[[Tensor, Tensor | None, Tensor | None, Tensor], Tensor]
+
 # On a CPU a whole vocabulary takes 3 ms to sort, its largest 256 entries 0.2 ms to find: rows are first tried among few
 # candidates, and only those that are not settled there among more. On a GPU, to ask which are settled is to wait.
 _WIDTHS = (256, 4096)
 
 
-def draw_truncated(weights: Tensor, top_k: Tensor, top_p: Tensor, uniforms: Tensor) -> Tensor:
-    """Draws one token per row from its `top_k` heaviest tokens, cut to the fewest that hold `top_p` of their weight.
-
-    weights: [rows, vocab_size], float32, not negative, any scale; top_k: [rows], int64, vocab_size for no limit;
-    top_p: [rows], float64, 1 for no limit; uniforms: [rows], float64. Returns [rows], int64.
-    """
+def draw_truncated(weights: Tensor, top_k: Tensor | None, top_p: Tensor | None, uniforms: Tensor) -> Tensor:
+    """A `DrawTruncated`. On a CPU tokens are laid out by weight for the draw, elsewhere by id."""
     if weights.device.type != "cpu":
-        ranked, ids = _rank(weights, weights.shape[-1])
-        kept = _truncate(ranked, weights.sum(-1, dtype=torch.float64), top_k, top_p, weights.shape[-1])
-        return ids.gather(1, inverse_cdf(kept, uniforms)[:, None])[:, 0]
-    return _draw_among_few(weights, top_k, top_p, uniforms)
+        return inverse_cdf(keep_truncated(weights, top_k, top_p), uniforms)
+    limits = _limits(weights, top_k, top_p)
+    return _draw_among_few(weights, *limits, uniforms)
+
+
+def keep_truncated(weights: Tensor, top_k: Tensor | None, top_p: Tensor | None) -> Tensor:
+    """What may be drawn: `weights`, with 0 for what is cut."""
+    limits = _limits(weights, top_k, top_p)
+    ranked, ids = _rank(weights, weights.shape[-1])
+    kept = _truncate(ranked, weights.sum(-1, dtype=torch.float64), *limits, weights.shape[-1])
+    is_kept = torch.zeros_like(weights, dtype=torch.bool).scatter_(1, ids, kept > 0.0)
+    return weights.masked_fill(~is_kept, 0.0)
+
+
+def _limits(weights: Tensor, top_k: Tensor | None, top_p: Tensor | None) -> tuple[Tensor, Tensor]:
+    """With the numbers that stand for no limit: the size of the vocabulary, and 1."""
+    rows, vocab_size = weights.shape
+    if top_k is None:
+        top_k = torch.full((rows,), vocab_size, dtype=torch.int64, device=weights.device)
+    if top_p is None:
+        top_p = torch.ones(rows, dtype=torch.float64, device=weights.device)
+    return top_k, top_p
 
 
 def _draw_among_few(weights: Tensor, top_k: Tensor, top_p: Tensor, uniforms: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""A stand-in for the package flashinfer: its two wrappers with its own signatures (0.5 to 0.6), computed plainly.
+"""A stand-in for the package flashinfer: what is used of it, with its own signatures (0.6), computed plainly.
 
 It reads nothing but what its documentation says that the kernels read: the pages in `indices`, as far as
 `last_page_len` goes. Arguments that are not of its documented shape or type are refused.
@@ -234,6 +234,25 @@ class FlashInferOnCpu:
         gate, up = _halves(input)
         return (torch.nn.functional.gelu(gate, approximate="tanh") * up).to(input.dtype)
 
+    def top_k_renorm_probs(self, probs: Tensor, top_k: Tensor) -> Tensor:
+        """Keeps the k heaviest, and all that are as heavy as the last of these."""
+        _check_filter(probs, top_k, torch.int32)
+        assert (top_k >= 1).all()
+        ranked = probs.sort(descending=True).values
+        pivots = ranked.gather(1, top_k.clamp(max=probs.shape[1]).long()[:, None] - 1)
+        return _renormalised(probs, pivots)
+
+    def top_p_renorm_probs(self, probs: Tensor, top_p: Tensor, is_deterministic: bool = False) -> Tensor:
+        """Keeps the fewest weights, with all of each, that hold top_p."""
+        _check_filter(probs, top_p, torch.float32)
+        assert is_deterministic, "sums would depend on the order of additions"
+        assert ((top_p > 0) & (top_p <= 1)).all()
+        assert probs.sum(-1).sub(1).abs().max() < 1e-3, "probabilities"
+        ranked = probs.double().sort(descending=True).values
+        reached = ranked.cumsum(-1) >= top_p.double()[:, None] - 1e-7  # a kernel's sums are of float32
+        last = reached.int().argmax(-1, keepdim=True).where(reached.any(-1, keepdim=True), probs.shape[1] - 1)
+        return _renormalised(probs, ranked.gather(1, last).float())
+
     def apply_rope_with_cos_sin_cache_inplace(
         self, positions: Tensor, query: Tensor, key: Tensor, head_size: int, cos_sin_cache: Tensor
     ) -> None:
@@ -253,6 +272,17 @@ def _normed(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     assert x.dim() in (2, 3)
     assert x.stride(-1) == 1
     return (x.float() * (x.float().square().mean(-1, keepdim=True) + eps).rsqrt() * weight).to(x.dtype)
+
+
+def _check_filter(probs: Tensor, limits: Tensor, dtype: torch.dtype) -> None:
+    assert (probs.dtype, probs.dim(), probs.is_contiguous()) == (torch.float32, 2, True)
+    assert (limits.dtype, limits.shape) == (dtype, probs.shape[:1])
+    assert not probs.isnan().any(), "the search for a threshold would not end"
+
+
+def _renormalised(probs: Tensor, pivots: Tensor) -> Tensor:
+    kept = probs.where(probs >= pivots, 0.0)
+    return kept / kept.sum(-1, keepdim=True).clamp(min=1e-8)
 
 
 def _halves(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,10 +1,11 @@
-"""Both samplers draw from exactly the distribution that the parameters describe."""
+"""All samplers draw from exactly the distribution that the parameters describe."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,17 +15,21 @@ from torch import Tensor
 
 from services.engine.executor import sampler
 from services.engine.executor.errors import NonFiniteLogitsError
+from services.engine.executor.flashinfer_truncation import FlashInferTruncation
 from services.engine.plan import SamplingJob, SamplingParams
+from tests.engine.executor.flashinfer_on_cpu import FlashInferOnCpu
 
 Sample = Callable[[Tensor, Sequence[SamplingJob]], list[int]]
 LOGITS = torch.tensor([2.0, 1.0, 0.5, 0.0, -0.5, -1.0, -3.0, 1.0])
 DRAWS = 20000
 
 
-@pytest.fixture(params=["torch", "native"])
+@pytest.fixture(params=["torch", "flashinfer", "native"])
 def sample(request: pytest.FixtureRequest) -> Sample:
     if request.param == "torch":
         return sampler.sample
+    if request.param == "flashinfer":
+        return partial(sampler.sample, draw=FlashInferTruncation(FlashInferOnCpu()).draw)
     pytest.importorskip("postroad_native")
     from services.engine.executor import native_sampler  # noqa: PLC0415
 
