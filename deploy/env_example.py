@@ -69,12 +69,14 @@ HEAD = """\
 # For the build: the base image, and where torch's CPU build comes from when pip's own sources do not have it.
 #BASE_IMAGE=python:3.11-slim-bookworm
 #TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu
-# The engine on a GPU, from an image of its own; the base of that image, where torch for its version of CUDA comes from,
-# and where flashinfer's built kernels do: needed for the build, flashinfer's installation guide names it.
+# What the images' labels call the state of the code, for instance the commit.
+#REVISION=
+# The engine on a GPU, from an image of its own; the base of that image, and where torch and flashinfer's built kernels
+# for its version of CUDA come from.
 #COMPOSE_FILE=docker-compose.yml:docker-compose.gpu.yml
 #CUDA_IMAGE=nvidia/cuda:13.0.1-runtime-ubuntu24.04
 #TORCH_CUDA_INDEX_URL=https://download.pytorch.org/whl/cu130
-#FLASHINFER_INDEX_URL=
+#FLASHINFER_INDEX_URL=https://flashinfer.ai/whl/cu130
 # With --profile observability: where Prometheus and Grafana are published.
 #POSTROAD_PROMETHEUS_PUBLISH=127.0.0.1:9090
 #POSTROAD_GRAFANA_PUBLISH=127.0.0.1:3000

@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tests.docs.pages import ROOT
@@ -70,6 +72,7 @@ class Compose:
             "POSTROAD_PUBLISH": f"127.0.0.1:{first}-{first + GATEWAYS - 1}",
             "POSTROAD_ENGINE_MEMORY": "4g",
         }
+        self._overrides: tuple[Path, ...] = ()
 
     def with_settings(self, **settings: str) -> Compose:
         """The same project with other variables."""
@@ -77,9 +80,16 @@ class Compose:
         other._env = {**self._env, **settings}
         return other
 
+    def with_overrides(self, *files: Path) -> Compose:
+        """The same project with further compose files."""
+        other = copy.copy(self)
+        other._overrides = files
+        return other
+
     def run(self, *args: str, timeout: float = 120) -> str:
         """Runs docker compose for the project. Raises AssertionError with its errors."""
-        command = ["docker", "compose", "--project-name", PROJECT, *args]
+        files = [f"--file={path}" for path in (ROOT / "docker-compose.yml", *self._overrides)]
+        command = ["docker", "compose", "--project-name", PROJECT, *files, *args]
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=timeout, check=False, cwd=ROOT, env=self._env
         )
@@ -89,6 +99,18 @@ class Compose:
     def build(self) -> None:
         """Builds the images."""
         self.run("build", timeout=BUILD_SECONDS)
+
+    def build_elsewhere(self, folder: Path) -> dict[str, bool]:
+        """Builds the images from another folder's files: the steps, and whether each was taken from the cache."""
+        command = ["docker", "compose", "--progress=plain", "--project-name", PROJECT, "build"]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=BUILD_SECONDS, check=False, cwd=folder, env=self._env
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+        log = done.stdout + done.stderr
+        steps = dict(re.findall(r"^#(\d+) \[\S+ \S+ +\d+/\d+\] (.*)$", log, flags=re.M))
+        cached = set(re.findall(r"^#(\d+) CACHED$", log, flags=re.M))
+        return {text: number in cached for number, text in steps.items()}
 
     def up(self, **scale: int) -> None:
         """Brings everything up and waits until it is healthy; one container a service unless `scale` says more."""

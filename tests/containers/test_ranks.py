@@ -9,7 +9,7 @@ import pytest
 
 from services.pb.postroad.v1 import debug_pb2, debug_pb2_grpc
 from tests.containers.compose import GRPC_PORTS, Compose
-from tests.containers.test_faults import all_end_with_an_error_frame, answers, running_streams
+from tests.containers.streams import all_end_with_an_error_frame, answers, running_streams
 from tests.e2e.client import Client, until, user
 
 pytestmark = pytest.mark.containers

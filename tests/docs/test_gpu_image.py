@@ -1,6 +1,6 @@
 """Dockerfile.gpu and docker-compose.gpu.yml against those for CPUs, pyproject.toml and one another.
 
-No image is built here: that takes a registry, and to run it takes a GPU.
+tests/containers/test_gpu_image.py builds the image, of stand-ins.
 """
 
 from __future__ import annotations
@@ -45,9 +45,12 @@ def test_the_image_ends_as_the_engine_s_for_cpus() -> None:
     assert ("USER", "postroad") in gpu
 
 
-def test_the_labels_are_those_of_cpus_but_for_the_title() -> None:
+def test_the_labels_are_those_of_cpus_but_for_title_and_base() -> None:
     cpu, gpu = (dict(stage(name, "engine"))["LABEL"] for name in ("Dockerfile.cpu", "Dockerfile.gpu"))
-    assert gpu == cpu.replace("postroad-engine-cpu", "postroad-engine-gpu") != cpu
+    differ = {"postroad-engine-cpu": "postroad-engine-gpu", "$BASE_IMAGE": "$CUDA_IMAGE"}
+    for of_cpu, of_gpu in differ.items():
+        assert cpu != (cpu := cpu.replace(of_cpu, of_gpu))
+    assert gpu == cpu
 
 
 def test_all_stages_have_one_python_and_no_compiler() -> None:
@@ -57,7 +60,9 @@ def test_all_stages_have_one_python_and_no_compiler() -> None:
     installed = " ".join(rest for word, rest in found if word == "RUN" and "apt-get" in rest)
     assert re.search(r"--no-install-recommends python3 python3-venv ", installed)
     assert not re.search(r"g\+\+|gcc|build-essential|-dev\b|nvcc", installed)
-    assert "-devel" not in dict(found)["ARG"] + ENGINE["build"]["args"]["CUDA_IMAGE"]
+    assert "-devel" not in " ".join(
+        [*(rest for word, rest in found if word == "ARG"), *ENGINE["build"]["args"].values()]
+    )
 
 
 def test_torch_is_that_of_cpus_in_a_cuda_build() -> None:
@@ -106,7 +111,9 @@ def test_the_override_changes_the_engine_s_ranks_alone_and_nothing_that_cpus_sha
 
 
 def test_the_override_s_build_arguments_are_the_dockerfile_s_with_its_defaults() -> None:
-    declared = dict(rest.split("=", 1) for word, rest in instructions("Dockerfile.gpu") if word == "ARG")
+    arguments = [rest for word, rest in instructions("Dockerfile.gpu") if word == "ARG"]
+    declared = dict(argument.split("=", 1) for argument in arguments if "=" in argument)
+    assert declared.pop("REVISION") == ""  # comes from the base's arguments
     given = {
         name: re.sub(r"^\$\{" + name + r":?-(.*)\}$", r"\1", value) for name, value in ENGINE["build"]["args"].items()
     }
