@@ -9,8 +9,8 @@ from services.engine.loading.gguf_weights import StoredBlocks
 from services.engine.models.config import ModelConfig
 from services.engine.settings import NativeQuantization
 
-_FORMAT_OF_BLOCKS = {"q4_0": "int4", "q4_1": "int4", "q8_0": "int8_group32"}
-_BITS = {"int8": 8.0, "int8_group32": 8.5, "int4": 5.0}  # scales and minima included
+_FORMAT_OF_BLOCKS = {"q4_0": "int4_group32", "q4_1": "int4_group32", "q8_0": "int8_group32"}
+_BITS = {"int8": 8.0, "int8_group32": 8.5, "int4": 4.5, "int4_group32": 5.0}  # with what belongs to a group
 _BITS_OF_ELEMENTS = {"bf16": 16.0, "f32": 32.0}
 
 
@@ -33,8 +33,9 @@ class WeightFormats:
     ) -> WeightFormats:
         """stored: the file's matrices in blocks, by tensor.
 
-        Blocks as wide as what is asked for are taken as they are. The output projection, which often is the table of
-        embeddings too, keeps 8 bits under `int4`: with 4 the default model loses 7 % of perplexity, with 8 0.2 %.
+        Blocks as wide as what is asked for are taken as they are; a file with blocks of 4 bits is stored like them
+        throughout. The output projection, which often is the table of embeddings too, keeps 8 bits under `int4`: with
+        4 the default model loses 7 % of perplexity, with 8 0.2 %.
         """
         formats = {name: _FORMAT_OF_BLOCKS[blocks.type_name] for name, blocks in stored.items()}
         head = head_name(config)
@@ -48,7 +49,8 @@ class WeightFormats:
                 return cls(elements, "int8", groups)
             case "int4":
                 stored_in_8_bits = formats.get(head) == "int8_group32"
-                return cls(elements, "int4", {head: "int8_group32" if stored_in_8_bits else "int8"})
+                layers = "int4_group32" if "int4_group32" in formats.values() else "int4"
+                return cls(elements, layers, {head: "int8_group32" if stored_in_8_bits else "int8"})
 
     def num_bytes(self, config: ModelConfig, stored: Mapping[str, StoredBlocks]) -> int:
         """What all matrices take, about."""

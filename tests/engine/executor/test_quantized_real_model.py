@@ -18,7 +18,7 @@ from services.engine.loading.source import resolve
 from services.engine.models.config import ModelConfig
 from services.engine.native_startup import load_model
 from services.engine.quantization import WeightFormats
-from services.engine.settings import Quantization
+from services.engine.settings import NativeQuantization
 from tests.engine.native.stepping import plan, step
 
 # Public domain (Austen, Dickens, Melville), and a page about a post road.
@@ -32,20 +32,23 @@ def plain() -> float:
 
 
 @pytest.mark.parametrize(
-    ("quantization", "linears", "bound"),
+    ("quantization", "from_blocks", "linears", "bound"),
     [
-        ("auto", {"int4": 120, "int8_group32": 1}, 0.03),
-        ("int8", {"int8": 120, "int8_group32": 1}, 0.01),
-        ("int4", {"int4": 120, "int8_group32": 1}, 0.06),
+        ("auto", True, {"int4_group32": 120, "int8_group32": 1}, 0.03),
+        ("int8", True, {"int8": 120, "int8_group32": 1}, 0.01),
+        ("int4", False, {"int4": 120, "int8": 1}, 0.06),
     ],
 )
 def test_perplexity_stays_close_to_that_of_bfloat16(
-    plain: float, quantization: Quantization, linears: dict[str, int], bound: float
+    plain: float, quantization: NativeQuantization, from_blocks: bool, linears: dict[str, int], bound: float
 ) -> None:
-    assert abs(_perplexity(quantization, linears) / plain - 1) < bound
+    """With the file's blocks as they are, or quantized as those of a file that has none."""
+    assert abs(_perplexity(quantization, linears, from_blocks) / plain - 1) < bound
 
 
-def _perplexity(quantization: Quantization, linears: dict[str, int] | None = None) -> float:
+def _perplexity(
+    quantization: NativeQuantization, linears: dict[str, int] | None = None, from_blocks: bool = True
+) -> float:
     """exp of the mean negative log-likelihood of the text's tokens but the first."""
     source = resolve("default")
     files = read_model_files(source)
@@ -53,7 +56,7 @@ def _perplexity(quantization: Quantization, linears: dict[str, int] | None = Non
     token_ids = Tokenizer.from_buffer(files.tokenizer_files["tokenizer.json"]).encode(PROSE.read_text()).ids
     pages = range(-(-len(token_ids) // 16))
     info = ExecutorInfo(len(pages), 16, config.vocab_size, len(token_ids))
-    formats = WeightFormats.choose(quantization, "bf16", config, stored_blocks(source.path))
+    formats = WeightFormats.choose(quantization, "bf16", config, stored_blocks(source.path) if from_blocks else {})
     model = load_model(config, iter_stored(source, files.config), info, 2, formats)
     assert model.num_linears == (linears or {"none": 121})
     losses = []

@@ -17,7 +17,8 @@ from tests.engine.native.stepping import PAGE_SIZE
 Floats = npt.NDArray[np.float32]
 
 GROUP = 32
-FORMATS = ("int8", "int8_group32", "int4")
+FORMATS = ("int8", "int8_group32", "int4", "int4_group32")
+PER_OUTPUT = ("int8", "int4")  # a weight's scale is its output's, so activations are rounded in long groups
 BLOCKS = {
     "q4_0": GGMLQuantizationType.Q4_0,
     "q4_1": GGMLQuantizationType.Q4_1,
@@ -27,7 +28,7 @@ BLOCKS = {
 
 def activation_group(columns: int, quantization: str) -> int:
     """How many neighbours share a scale."""
-    if quantization != "int8":
+    if quantization not in PER_OUTPUT:
         return GROUP
     tiles = -(-columns // 64)
     groups = -(-tiles // 4)
@@ -35,14 +36,14 @@ def activation_group(columns: int, quantization: str) -> int:
 
 
 def rounded_activations(rows: Floats, quantization: str) -> Floats:
-    """Each group of neighbours to multiples of a 127th of its largest magnitude; int8's with an outlier, of a 254th of
-    that. rows: [rows, columns].
+    """Each group of neighbours to multiples of a 127th of its largest magnitude; long ones with an outlier, of a 254th
+    of that. rows: [rows, columns].
     """
     size = activation_group(rows.shape[1], quantization)
     groups = _groups(rows, size)
     largest = np.abs(groups).max(-1, keepdims=True)
     has_outlier = largest**2 * np.float32(size) > 64 * (groups**2).sum(-1, keepdims=True)
-    steps = np.where(has_outlier & (quantization == "int8"), np.float32(254), np.float32(1))
+    steps = np.where(has_outlier & (quantization in PER_OUTPUT), np.float32(254), np.float32(1))
     with np.errstate(divide="ignore", over="ignore"):
         inverse = np.where(largest > 2.0**-100, np.float32(127) / largest, np.float32(0))
     return _flat(np.rint(groups * inverse * steps) / steps * (largest / np.float32(127)), rows.shape[1])
@@ -50,9 +51,10 @@ def rounded_activations(rows: Floats, quantization: str) -> Floats:
 
 def rounded_weights(weights: Floats, quantization: str) -> Floats:
     """What the formats make of a matrix. weights: [rows, columns]."""
-    if quantization == "int8":
+    if quantization in PER_OUTPUT:
         scales = np.abs(weights).max(1, keepdims=True) / np.float32(127)
-        return (np.rint(weights / scales) * scales).astype(np.float32)
+        numbers = np.rint(weights / scales) if quantization == "int8" else fitted_nibbles(weights / scales)
+        return (numbers * scales).astype(np.float32)
     groups = _groups(weights)
     if quantization == "int8_group32":
         scales = (np.abs(groups).max(-1, keepdims=True) / 127).astype(np.float16).astype(np.float32)
@@ -63,6 +65,41 @@ def rounded_weights(weights: Floats, quantization: str) -> Floats:
     minima = smallest.astype(np.float16).astype(np.float32)
     scales = ((largest - smallest) / np.float32(15)).astype(np.float16).astype(np.float32)
     return _flat(np.clip(np.rint((groups - minima) / scales), 0, 15) * scales + minima, weights.shape[1])
+
+
+def widened_nibbles(rows: int, columns: int, seed: int = 1) -> Floats:
+    """Matrices of whole numbers that nibbles hold: step * code + base, with the least and the greatest code in every
+    group, steps of every size, and in every row a number of magnitude 127.
+    """
+    rng = np.random.default_rng(seed)
+    shape = (rows, -(-columns // GROUP), 1)
+    steps = rng.integers(1, 17, shape)
+    steps[:, 0] = 16
+    bases = rng.integers(-127, 128 - 15 * steps)
+    bases[:, 0] = -127
+    codes = rng.integers(0, 16, (*shape[:2], GROUP))
+    codes[:, :, 0], codes[:, :, 1] = 0, 15
+    return _flat((steps * codes + bases).astype(np.float32), columns)
+
+
+def fitted_nibbles(numbers: Floats) -> Floats:
+    """What groups of numbers from -127 to 127 become as step * code + base: for each the least squared error of ten
+    steps and bases. It is an error of numbers in parts of a 32nd.
+    """
+    columns = numbers.shape[1]
+    parts = np.rint(_groups(np.pad(numbers, ((0, 0), (0, -columns % GROUP)), mode="edge")) * 32).astype(np.int64)
+    smallest, largest = parts.min(-1, keepdims=True), parts.max(-1, keepdims=True)
+    errors, results = [], []
+    for longer in (0, 1):
+        step = np.clip((largest - smallest) // (15 * 32) + longer, 1, 17)
+        for beside in range(-2, 3):
+            base = np.maximum((smallest + largest - 15 * 32 * step + 32 >> 6) + beside, -127)
+            above = np.maximum(parts - 32 * base + 16 * step, 0)
+            codes = np.minimum(above * ((1 << 14) // step + 1) >> 19, np.minimum(15, (127 - base) // step))
+            results.append(step * codes + base)
+            errors.append(((32 * results[-1] - parts) ** 2).sum(-1, keepdims=True))
+    best = np.argmin(errors, 0)[None]
+    return _flat(np.take_along_axis(np.array(results), best, 0)[0].astype(np.float32), columns)
 
 
 def _groups(rows: Floats, size: int = GROUP) -> Floats:
@@ -98,7 +135,7 @@ class HeadModel:
                 "num_hidden_layers": 1,
                 "num_attention_heads": 1,
                 "head_dim": 16,
-                "max_position_embeddings": 256,
+                "max_position_embeddings": 512,
                 "rms_norm_eps": 1e-5,
             }
         )
@@ -114,7 +151,7 @@ class HeadModel:
         """With the head as `blocks` where these are named."""
         model = postroad_native.Model(
             model_fields(self.config),
-            num_pages=16,
+            num_pages=20,
             page_size=PAGE_SIZE,
             threads=1,
             weight_format=weight_format,

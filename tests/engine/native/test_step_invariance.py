@@ -25,6 +25,7 @@ FORMATS: dict[str, dict[str, Any]] = {  # by name: what a model is made with
     "int8": {"weight_format": "bf16", "quantization": "int8"},
     "int8_group32": {"weight_format": "bf16", "quantization": "int8_group32"},
     "int4": {"weight_format": "bf16", "quantization": "int4"},
+    "int4_group32": {"weight_format": "bf16", "quantization": "int4_group32"},
 }
 KV_FORMATS = {
     "bf16, int8 KV": {"weight_format": "bf16", "kv_format": "int8"},

@@ -26,12 +26,18 @@ enum class KvFormat { kElements, kInt8 };
 
 // How the weights of a linear layer are stored. weight = scale * code + minimum; without a minimum codes are signed.
 enum class WeightFormat {
-    kElements,     // as activations are: bf16 or float32
-    kInt8,         // one float32 scale per feature
-    kInt8Groups,   // one float16 scale per feature and kGroup inputs
-    kInt4,         // float16 scale and minimum per feature and kGroup inputs
+    kElements,    // as activations are: bf16 or float32
+    kInt8,        // one float32 scale per feature
+    kInt8Groups,  // one float16 scale per feature and kGroup inputs
+    kInt4,        // as kInt8, of codes that are step * nibble + base: bytes per feature and kGroup inputs
+    kInt4Groups,  // float16 scale and minimum per feature and kGroup inputs
 };
-constexpr int kNumWeightFormats = 4;
+constexpr int kNumWeightFormats = 5;
+
+// Whether a feature has one scale for all its inputs, so that products of any number of codes may be added as integers.
+constexpr bool scales_features(WeightFormat format) {
+    return format == WeightFormat::kInt8 || format == WeightFormat::kInt4;
+}
 
 inline int elements_per_word(Format format) { return format == Format::kBf16 ? Bf16::kPerWord : F32::kPerWord; }
 

@@ -64,6 +64,7 @@ constexpr std::pair<const char*, WeightFormat> kQuantizations[] = {
     {"int8", WeightFormat::kInt8},
     {"int8_group32", WeightFormat::kInt8Groups},
     {"int4", WeightFormat::kInt4},
+    {"int4_group32", WeightFormat::kInt4Groups},
 };
 
 WeightFormat quantization(const std::string& name) {
@@ -252,10 +253,12 @@ void register_model(nb::module_& module) {
             "and rope_attention_factors (of cosines and sines).\n"
             "page_size: tokens, a multiple of 16. weight_format: 'bf16' or 'f32'. kv_format: of cached keys and\n"
             "values; 'auto', as the weights, or 'int8', with a scale per token and KV head.\n"
-            "quantization: how matrices are stored: 'none', as weight_format says; 'int8', a scale per output;\n"
-            "'int8_group32', a scale per output and 32 inputs; 'int4', a scale and a minimum likewise. Their inputs are\n"
-            "rounded to 8 bits, 32 by 32. tensor_quantization: the same for some of the tensors, by name. Matrices that\n"
-            "are computed together are stored as 'none' where they differ.\n"
+            "quantization: how matrices are stored: 'none', as weight_format says; 'int8', a scale per output; 'int4',\n"
+            "as that, with 4 bits for each of the 8-bit numbers, a step and a base per output and 32 inputs; their\n"
+            "inputs are rounded to 8 bits in groups of up to 256. 'int8_group32', a scale per output and 32 inputs;\n"
+            "'int4_group32', a scale and a minimum likewise; their inputs are rounded 32 by 32. tensor_quantization:\n"
+            "the same for some of the tensors, by name. Matrices that are computed together are stored as 'none' where\n"
+            "they differ.\n"
             "isa: one of supported_isas(), or 'auto'. Raises ValueError for what makes no sense.")
         .def_prop_ro("isa", &Model::isa, "The instruction set in use.")
         .def_prop_ro("num_linears", &num_linears, "Number of linear layers by how they are stored.")

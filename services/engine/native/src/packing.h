@@ -16,22 +16,24 @@ void pack_row(const SourceTensor& tensor, int64_t row, int64_t columns, Format f
 struct WeightGroup {
     uint8_t codes[kGroup];
     uint16_t scale = 0, minimum = 0;  // float16; of formats that have them
+    uint8_t step = 1;                 // of WeightFormat::kInt4
+    int8_t base = 0;
 };
 
 struct IntegerRow {
     std::vector<WeightGroup> groups;
-    float scale = 0.0f;  // of WeightFormat::kInt8
+    float scale = 0.0f;  // of formats that scale features
 };
 
-// Row `row` of a matrix as integers of `format`; codes beyond the last column are those of 0, as far as the format has
-// one. Blocks of a format's own width are taken as they are: Q8_0 for kInt8Groups, Q4_0 and Q4_1 for kInt4. A scale is
-// NaN where a weight is not finite. row.groups has its size, at least ceil(columns / kGroup).
+// Row `row` of a matrix as integers of `format`; codes beyond the last column are anything. Blocks like a format's own
+// are taken as they are: Q8_0 for kInt8Groups, Q4_0 and Q4_1 for kInt4Groups. A scale is NaN where a weight is not
+// finite. row.groups has its size, at least ceil(columns / kGroup).
 void quantize_row(const SourceTensor& tensor, int64_t row, int64_t columns, WeightFormat format, IntegerRow& result);
 
 // Puts a group into column `column` of its panel's block.
 void store_group(const WeightGroup& group, WeightFormat format, uint32_t* block, int column);
 
-// The weight of group input `index` in column `column` of a block, without the scale of WeightFormat::kInt8.
+// The weight of group input `index` in column `column` of a block, without a feature's scale.
 float block_weight(const uint32_t* block, WeightFormat format, int column, int index);
 
 }  // namespace postroad

@@ -62,7 +62,7 @@ public:
         }
         uint32_t* panels = words(linear.panels() * linear.panel_words);
         uint32_t* bias = has_bias ? words(linear.panels() * kPanel) : nullptr;
-        uint32_t* scales = linear.format == WeightFormat::kInt8 ? words(linear.panels() * kPanel) : nullptr;
+        uint32_t* scales = scales_features(linear.format) ? words(linear.panels() * kPanel) : nullptr;
         const int64_t interleave = interleaved ? kPanel / 2 : kPanel;
         int64_t first = 0;
         for (const Part& part : parts) {

@@ -71,7 +71,7 @@ private:
         float offset = 0.0f;    // added to the numbers of a vector
         int64_t panel_words = 0;
         WeightFormat format = WeightFormat::kElements;
-        uint32_t* scales = nullptr;  // of the linear's features, for WeightFormat::kInt8
+        uint32_t* scales = nullptr;  // of the linear's features, where the format has them
         bool filled = false;
     };
     struct Part {

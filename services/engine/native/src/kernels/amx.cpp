@@ -1,6 +1,6 @@
-// AMX for linear layers of bf16 and of 8-bit integers, and for attention in bf16. Everything else is AVX-512's: where
-// weights have a scale per 32 inputs, a group fills half a tile, and one tile of sums for each group costs more than the
-// products (measured: 0.93 of VNNI's speed).
+// AMX for linear layers of bf16 and of integers whose scales are those of features, and for attention in bf16.
+// Everything else is AVX-512's: where weights have a scale per 32 inputs, a group fills half a tile, and one tile of
+// sums for each group costs more than the products (measured: 0.93 of VNNI's speed).
 
 #include "kernels/simd_avx512.h"
 
@@ -12,10 +12,16 @@
 namespace postroad {
 namespace {
 
+template <class Fmt>
+constexpr void use_integer_tiles(Kernels& kernels) {
+    kernels.linears[static_cast<int>(WeightFormat::kInt8)] = {amx::integer_linear<Fmt, Int8>, amx::kIntegerRows};
+    kernels.linears[static_cast<int>(WeightFormat::kInt4)] = {amx::integer_linear<Fmt, Int4>, amx::kIntegerRows};
+}
+
 constexpr Kernels amx_bf16_table() {
     Kernels kernels = kernel_table<Bf16>("amx", Format::kBf16);
     kernels.linears[static_cast<int>(WeightFormat::kElements)] = {amx::linear, amx::kLinearRows};
-    kernels.linears[static_cast<int>(WeightFormat::kInt8)] = {amx::integer_linear<Bf16>, amx::kIntegerRows};
+    use_integer_tiles<Bf16>(kernels);
     kernels.element_kv.attend = attention::attend_by_tiles<KvFormat::kElements>;
     kernels.int8_kv.attend = attention::attend_by_tiles<KvFormat::kInt8>;
     return kernels;
@@ -23,7 +29,7 @@ constexpr Kernels amx_bf16_table() {
 
 constexpr Kernels amx_f32_table() {
     Kernels kernels = kernel_table<F32>("amx", Format::kF32);
-    kernels.linears[static_cast<int>(WeightFormat::kInt8)] = {amx::integer_linear<F32>, amx::kIntegerRows};
+    use_integer_tiles<F32>(kernels);
     return kernels;
 }
 

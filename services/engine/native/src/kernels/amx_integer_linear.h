@@ -1,5 +1,7 @@
-// Linear layers of 8-bit integers by AMX. Products of a group are summed by tiles as integers and become numbers while
-// the next ones are computed: the same sums in the same order as without tiles, so few rows need not come here.
+// Linear layers of integers whose scales are those of features, by AMX. Products of a group are summed by tiles as
+// integers and become numbers while the next ones are computed: the same sums in the same order as without tiles, so few
+// rows need not come here. Codes of 4 bits become bytes, some groups of a panel at a time, which stay in the first-level
+// cache while all rows are multiplied by them.
 #pragma once
 
 #include "kernels/amx_linear.h"
@@ -121,8 +123,21 @@ inline void multiply_words(const uint32_t* upper, int64_t stride, const uint32_t
     }
 }
 
+// A block of kInt4 as one of kInt8.
+inline void expand_block(const uint32_t* block, uint32_t* codes) {
+    for (int column = 0; column < kPanel; column += simd::kWidth) {
+        const Steps steps = Steps::load(block, column);
+        for (int word = 0; word < kGroupWords; word += 2) {
+            const simd::Words loaded = simd::load_words(block + word / 2 * kPanel + column);
+            uint32_t* first = codes + word * kPanel + column;
+            _mm512_store_si512(first, steps.codes(simd::low_nibbles(loaded)));
+            _mm512_store_si512(first + kPanel, steps.codes(simd::high_nibbles(loaded)));
+        }
+    }
+}
+
 // A panel for some rows.
-template <class Fmt>
+template <class Fmt, class Scheme>
 class IntegerPanel {
 public:
     IntegerPanel(const LinearCall& call, int64_t panel, int64_t num_rows)
@@ -131,7 +146,11 @@ public:
           groups_(ceil_div(call.linear.words, call.linear.group_words)),
           behind_{{call, panel}, {call, panel}} {
         const int64_t blocks = ceil_div(num_rows, kIntegerRows), words = call.linear.words;
-        part_groups_ = words <= kCachedWords || blocks == 1 ? groups_ : kCachedWords / call.linear.group_words;
+        if (blocks == 1) {
+            part_groups_ = Scheme::kSteps ? 1 : groups_;
+        } else {
+            part_groups_ = words <= kCachedWords ? groups_ : kCachedWords / call.linear.group_words;
+        }
         upcoming_ = {weights_ + (blocks > 1 ? call.linear.panel_words : kPanelAhead),
                      ceil_div(call.linear.panel_words / kLine, blocks * (words / kTileWords))};
     }
@@ -144,6 +163,7 @@ public:
             const int64_t end = some + some_rows < last_row ? some + some_rows : last_row;
             for (int64_t first = 0; first < groups_; first += part_groups_) {
                 const int64_t last = first + part_groups_ < groups_ ? first + part_groups_ : groups_;
+                load_part(first, last);
                 for (int64_t row = some; row < end; row += kIntegerRows) {
                     const int rows = static_cast<int>(end - row < kIntegerRows ? end - row : kIntegerRows);
                     if (rows != configured) configure_linear(rows);
@@ -157,6 +177,23 @@ public:
     }
 
 private:
+    // Makes bytes of the codes of groups [first, last), a part, where they are none.
+    void load_part(int64_t first, int64_t last) {
+        const int64_t first_word = first * call_.linear.group_words, end = last * call_.linear.group_words;
+        if constexpr (Scheme::kSteps) {
+            if (codes_ && first_word == first_word_) return;
+            const int64_t words = (end < call_.linear.words ? end : call_.linear.words) - first_word;
+            const uint32_t* block = weights_ + first_word / kGroupWords * block_words(Scheme::kFormat);
+            for (int64_t word = 0; word < words; word += kGroupWords, block += block_words(Scheme::kFormat)) {
+                expand_block(block, expanded_ + word * kPanel);
+            }
+            codes_ = expanded_;
+        } else {
+            codes_ = weights_ + first_word * kPanel;
+        }
+        first_word_ = first_word;
+    }
+
     void add_groups(int64_t row, int rows, int64_t first, int64_t last, float* sums) {
         const IntegerRows input(call_, row);
         for (int64_t g = first; g < last; ++g) {
@@ -174,29 +211,32 @@ private:
         const int64_t word = g * call_.linear.group_words, rest = input.words - word;
         const int64_t words = rest < call_.linear.group_words ? rest : call_.linear.group_words;
         (rows > kTileHeight ? multiply_words<true, Fmt> : multiply_words<false, Fmt>)(
-            input.bytes + level * input.words + word, input.stride, weights_ + word * kPanel, words, upcoming_,
+            input.bytes + level * input.words + word, input.stride, codes_ + (word - first_word_) * kPanel, words, upcoming_,
             behind_[turn_], dots_[turn_]);
     }
 
     const LinearCall& call_;
     const uint32_t* weights_;
     int64_t groups_, part_groups_;
+    const uint32_t* codes_ = nullptr;  // of kInt8, from `first_word_` on
+    int64_t first_word_ = 0;
     Upcoming upcoming_{};
     Conversion<Fmt> behind_[2];  // of the last two groups: tiles need a while to leave their integers
     int turn_ = 0;
     alignas(64) int32_t dots_[2][kIntegerRows * kPanel];
     alignas(64) float sums_[kCachedBlocks * kIntegerRows * kPanel];
+    alignas(64) uint32_t expanded_[Scheme::kSteps ? kCachedWords * kPanel : 1];
 };
 
-template <class Fmt>
+template <class Fmt, class Scheme>
 void integer_linear(const LinearCall& call, int64_t first_row, int64_t last_row, int64_t first_panel,
                     int64_t last_panel) {
     if (last_row - first_row < kFewIntegerRows) {
-        return postroad::integer_linear<Fmt, Int8>(call, first_row, last_row, first_panel, last_panel);
+        return postroad::integer_linear<Fmt, Scheme>(call, first_row, last_row, first_panel, last_panel);
     }
     int configured = 0;
     for (int64_t panel = first_panel; panel < last_panel; ++panel) {
-        IntegerPanel<Fmt>(call, panel, last_row - first_row).run(first_row, last_row, configured);
+        IntegerPanel<Fmt, Scheme>(call, panel, last_row - first_row).run(first_row, last_row, configured);
     }
     _tile_release();
 }

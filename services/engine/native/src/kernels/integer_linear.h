@@ -12,19 +12,25 @@
 namespace postroad {
 namespace {
 
+// kScales, kMinima: of groups.
 struct Int8 {
     static constexpr WeightFormat kFormat = WeightFormat::kInt8;
-    static constexpr bool kNibbles = false, kScales = false, kMinima = false;
+    static constexpr bool kNibbles = false, kSteps = false, kScales = false, kMinima = false;
 };
 
 struct Int8Groups {
     static constexpr WeightFormat kFormat = WeightFormat::kInt8Groups;
-    static constexpr bool kNibbles = false, kScales = true, kMinima = false;
+    static constexpr bool kNibbles = false, kSteps = false, kScales = true, kMinima = false;
 };
 
 struct Int4 {
     static constexpr WeightFormat kFormat = WeightFormat::kInt4;
-    static constexpr bool kNibbles = true, kScales = true, kMinima = true;
+    static constexpr bool kNibbles = true, kSteps = true, kScales = false, kMinima = false;
+};
+
+struct Int4Groups {
+    static constexpr WeightFormat kFormat = WeightFormat::kInt4Groups;
+    static constexpr bool kNibbles = true, kSteps = false, kScales = true, kMinima = true;
 };
 
 constexpr int64_t kIntegerAhead = 96 * kPanel;  // words: how far ahead the weights of a single tile are fetched
@@ -56,37 +62,66 @@ struct IntegerRows {
     }
 };
 
-// dots[row][vector] += products of a block's codes, whose first vector of columns begins at `codes`.
+// What makes codes of kInt8 of the nibbles of a block of kInt4, for a vector of columns.
+struct Steps {
+    simd::Words steps, bases;
+
+    static Steps load(const uint32_t* block, int column) {
+        const auto* pairs = reinterpret_cast<const uint16_t*>(block + code_words(Int4::kFormat)) + column;
+        const simd::Words loaded = simd::load_shorts(pairs);
+        return {simd::first_byte_to_shorts(loaded), simd::second_byte_to_bytes(loaded)};
+    }
+
+    // A nibble times a step is a byte, so a short of two nibbles is multiplied at once.
+    simd::Words codes(simd::Words nibbles) const {
+        return simd::add_bytes(simd::multiply_shorts(nibbles, steps), bases);
+    }
+};
+
+// dots[row][vector] += products of a word of each column and the activations' word, `word` of block `index`, which
+// counts blocks through all levels.
 template <class Scheme, int kRows, int kVectors>
-inline void multiply_block(const IntegerRows& rows, int64_t block, const uint32_t* codes,
-                           simd::Words (&dots)[kRows][kVectors]) {
-    constexpr int kCodeWords = Scheme::kNibbles ? kGroupWords / 2 : kGroupWords;
-    for (int word = 0; word < kCodeWords; ++word) {
-        simd::Words loaded[kVectors];
-        for (int v = 0; v < kVectors; ++v) loaded[v] = simd::load_words(codes + word * kPanel + v * simd::kWidth);
-        if constexpr (Scheme::kNibbles) {
-            simd::Words low[kVectors], high[kVectors];
-            for (int v = 0; v < kVectors; ++v) {
-                low[v] = simd::low_nibbles(loaded[v]);
-                high[v] = simd::high_nibbles(loaded[v]);
-            }
-            for (int row = 0; row < kRows; ++row) {
-                const simd::Words first = simd::broadcast_word(rows.block(row, block) + 2 * word);
-                const simd::Words second = simd::broadcast_word(rows.block(row, block) + 2 * word + 1);
-                for (int v = 0; v < kVectors; ++v) {
-                    dots[row][v] = simd::dot_nibbles(dots[row][v], low[v], first);
-                    dots[row][v] = simd::dot_nibbles(dots[row][v], high[v], second);
-                }
-            }
-        } else {
-            for (int v = 0; v < kVectors; ++v) loaded[v] = simd::to_unsigned(loaded[v]);
-            for (int row = 0; row < kRows; ++row) {
-                const simd::Words activations = simd::broadcast_word(rows.block(row, block) + word);
-                for (int v = 0; v < kVectors; ++v) {
-                    dots[row][v] = simd::dot_bytes(dots[row][v], loaded[v], activations);
-                }
+inline void multiply_word(const IntegerRows& rows, int64_t index, int word, const simd::Words (&codes)[kVectors],
+                          simd::Words (&dots)[kRows][kVectors]) {
+    for (int row = 0; row < kRows; ++row) {
+        const simd::Words activations = simd::broadcast_word(rows.block(row, index) + word);
+        for (int v = 0; v < kVectors; ++v) {
+            if constexpr (Scheme::kNibbles && !Scheme::kSteps) {
+                dots[row][v] = simd::dot_nibbles(dots[row][v], codes[v], activations);
+            } else {
+                dots[row][v] = simd::dot_bytes(dots[row][v], codes[v], activations);
             }
         }
+    }
+}
+
+// Likewise of a block of weights, whose first vector of columns begins at `column`.
+template <class Scheme, int kRows, int kVectors>
+inline void multiply_block(const IntegerRows& rows, int64_t index, const uint32_t* block, int column,
+                           simd::Words (&dots)[kRows][kVectors]) {
+    Steps steps[kVectors];
+    for (int v = 0; Scheme::kSteps && v < kVectors; ++v) {
+        steps[v] = Steps::load(block, column + v * simd::kWidth);
+        steps[v].bases = simd::to_unsigned(steps[v].bases);
+    }
+    for (int word = 0; word < kGroupWords; word += Scheme::kNibbles ? 2 : 1) {
+        const uint32_t* first = block + (Scheme::kNibbles ? word / 2 : word) * kPanel + column;
+        simd::Words codes[kVectors], later[kVectors];
+        for (int v = 0; v < kVectors; ++v) {
+            const simd::Words loaded = simd::load_words(first + v * simd::kWidth);
+            if constexpr (Scheme::kNibbles) {
+                codes[v] = simd::low_nibbles(loaded);
+                later[v] = simd::high_nibbles(loaded);
+            } else {
+                codes[v] = simd::to_unsigned(loaded);
+            }
+            if constexpr (Scheme::kSteps) {
+                codes[v] = steps[v].codes(codes[v]);
+                later[v] = steps[v].codes(later[v]);
+            }
+        }
+        multiply_word<Scheme>(rows, index, word, codes, dots);
+        if constexpr (Scheme::kNibbles) multiply_word<Scheme>(rows, index, word + 1, later, dots);
     }
 }
 
@@ -119,7 +154,6 @@ template <class Scheme, int kRows, int kVectors>
 __attribute__((noinline)) void integer_tile(const LinearCall& call, int64_t row, const uint32_t* panel, int column,
                          const uint32_t* upcoming, float* product) {
     constexpr int64_t kBlockWords = block_words(Scheme::kFormat);
-    constexpr int64_t kCodeWords = (Scheme::kNibbles ? kGroupWords / 2 : kGroupWords) * kPanel;
     constexpr int kLevels = activation_levels(Scheme::kFormat);
     const IntegerRows rows(call, row);
     const int64_t group_blocks = Scheme::kScales ? 1 : call.linear.group_words / kGroupWords;
@@ -140,15 +174,14 @@ __attribute__((noinline)) void integer_tile(const LinearCall& call, int64_t row,
                 }
             }
             for (int64_t block = first; block < last; ++block) {
-                const uint32_t* codes = panel + block * kBlockWords;
                 if (upcoming && level == 0) {
                     for (int64_t line = 0; line < kBlockWords; line += kLine) {
                         simd::prefetch(upcoming + block * kBlockWords + line);
                     }
                 }
-                multiply_block<Scheme>(rows, level * blocks + block, codes + column, dots);
+                multiply_block<Scheme>(rows, level * blocks + block, panel + block * kBlockWords, column, dots);
             }
-            const uint32_t* halves = panel + first * kBlockWords + kCodeWords;  // where a group is a block
+            const uint32_t* halves = panel + first * kBlockWords + code_words(Scheme::kFormat);  // where a group is a block
             add_group<Scheme>(rows, group, reinterpret_cast<const uint16_t*>(halves) + column, dots, sums);
         }
     }

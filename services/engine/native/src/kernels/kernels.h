@@ -6,8 +6,9 @@
 // Layouts. "Elements" are bf16 or float32, "words" 32 bits: a pair of bf16 or one float32 (elements.h).
 //   Linear weights: panels of 32 output features, each [words of the input][32] words.
 //   Integer weights: panels of 32 output features, each a block per 32 inputs. A block holds codes as words, [8][32] of
-//     four signed bytes or [4][32] of eight nibbles, then, where the format has them, 32 scales and 32 minima, float16.
-//     The low nibbles of a word are the codes of four inputs, the high nibbles those of the next four.
+//     four signed bytes or [4][32] of eight nibbles, then, where the format has them, 32 scales and 32 minima, float16,
+//     or, of kInt4, 32 pairs of bytes: a step, 1 to 17, and a base, signed. The low nibbles of a word are the codes of
+//     four inputs, the high nibbles those of the next four.
 //   Integer activations: rows of [levels][words] of four signed bytes, then [levels][groups] of float32 scales of groups
 //     of neighbours, then as many offsets: what a group's sum contributes to a product because codes are multiplied as
 //     unsigned numbers (QuantizeCall). A number is the sum of its levels. A second one is what the first rounded off,
@@ -45,7 +46,7 @@ enum class Epilogue {
 struct Linear {
     const uint32_t* weights;
     const float* bias;     // in the order of the packed features, padded as they are; null for none
-    const float* scales;   // likewise, of WeightFormat::kInt8
+    const float* scales;   // likewise, of formats that scale features
     int64_t out_features;  // as they are packed: for k*Mul, gate and up together
     int64_t in_features;
     int64_t words;        // of an input row, a multiple of kWordPadding
@@ -55,16 +56,26 @@ struct Linear {
     int64_t panels() const { return ceil_div(out_features, kPanel); }
 };
 
-// Words of a group's codes, scales and minima for the features of one panel.
+constexpr bool has_nibbles(WeightFormat format) {
+    return format == WeightFormat::kInt4 || format == WeightFormat::kInt4Groups;
+}
+
+// Words of the codes of a block: a group's, for the features of one panel.
+constexpr int64_t code_words(WeightFormat format) {
+    return (has_nibbles(format) ? kGroupWords / 2 : kGroupWords) * kPanel;
+}
+
+// Words of a block, with what belongs to its codes.
 constexpr int64_t block_words(WeightFormat format) {
     constexpr int64_t kHalves = kPanel / 2;
     switch (format) {
         case WeightFormat::kInt8:
-            return kGroupWords * kPanel;
+            return code_words(format);
         case WeightFormat::kInt8Groups:
-            return kGroupWords * kPanel + kHalves;
         case WeightFormat::kInt4:
-            return kGroupWords / 2 * kPanel + 2 * kHalves;
+            return code_words(format) + kHalves;
+        case WeightFormat::kInt4Groups:
+            return code_words(format) + 2 * kHalves;
         case WeightFormat::kElements:
             break;
     }
@@ -74,11 +85,11 @@ constexpr int64_t block_words(WeightFormat format) {
 // Words of the activations that share a scale, in rows of `words`, a multiple of kWordPadding: as those of weights where
 // these have scales per group; else a few groups of nearly equal length.
 constexpr int64_t activation_group_words(WeightFormat format, int64_t words) {
-    if (format != WeightFormat::kInt8) return kGroupWords;
+    if (!scales_features(format)) return kGroupWords;
     return round_up(ceil_div(words, ceil_div(words, kLongGroupWords)), kWordPadding);
 }
 
-constexpr int activation_levels(WeightFormat format) { return format == WeightFormat::kInt8 ? 2 : 1; }
+constexpr int activation_levels(WeightFormat format) { return scales_features(format) ? 2 : 1; }
 
 // Words of an integer row, each level of which fills `words`.
 constexpr int64_t quantized_row_words(WeightFormat format, int64_t words) {
@@ -92,8 +103,8 @@ struct QuantizeCall {
     int64_t words;        // of the row's bytes, a multiple of kGroupWords; bytes from `size` on become 0
     int64_t group_words;  // a multiple of kGroupWords; the last group may be shorter
     WeightFormat format;
-    uint32_t* output;  // [quantized_row_words(format, words)]. Offsets are -kCodeBias * sum, int32, for 8-bit weights,
-                       // and scale * sum, float32, for kInt4.
+    uint32_t* output;  // [quantized_row_words(format, words)]. Offsets are scale * sum, float32, for kInt4Groups, and
+                       // -kCodeBias * sum, int32, otherwise.
 };
 
 struct LinearCall {

@@ -97,7 +97,7 @@ inline float quantize_rest(const Group<Element>& group, float inverse, int8_t* b
 }
 
 inline uint32_t weight_offset(WeightFormat format, const GroupScale& group) {
-    if (format == WeightFormat::kInt4) return float_bits(group.scale * group.sum);
+    if (format == WeightFormat::kInt4Groups) return float_bits(group.scale * group.sum);
     const bool is_finite = group.sum == group.sum;
     return static_cast<uint32_t>(-kCodeBias * (is_finite ? static_cast<int32_t>(group.sum) : 0));
 }

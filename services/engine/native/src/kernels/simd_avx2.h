@@ -95,6 +95,21 @@ inline Floats load_halves(const uint16_t* p) {
     return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
 
+inline Words load_shorts(const uint16_t* p) {
+    return _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+// A byte of each lane to the lower half of both its shorts, or to all its bytes.
+inline Words first_byte_to_shorts(Words x) {
+    const __m128i order = _mm_setr_epi32(int(0x80008000u), int(0x80048004u), int(0x80088008u), int(0x800c800cu));
+    return _mm256_shuffle_epi8(x, _mm256_broadcastsi128_si256(order));
+}
+inline Words second_byte_to_bytes(Words x) {
+    const __m128i order = _mm_setr_epi32(0x01010101, 0x05050505, 0x09090909, 0x0d0d0d0d);
+    return _mm256_shuffle_epi8(x, _mm256_broadcastsi128_si256(order));
+}
+inline Words multiply_shorts(Words a, Words b) { return _mm256_mullo_epi16(a, b); }
+inline Words add_bytes(Words a, Words b) { return _mm256_add_epi8(a, b); }
+
 // Numbers from -127 to 127 without a fraction.
 inline void store_bytes(int8_t* p, Floats x) {
     const __m256i integers = _mm256_cvtps_epi32(x);

@@ -102,6 +102,19 @@ inline Floats load_halves(const uint16_t* p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 }
 
+inline Words load_shorts(const uint16_t* p) {
+    return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+// A byte of each lane to the lower half of both its shorts, or to all its bytes.
+inline Words first_byte_to_shorts(Words x) {
+    return _mm512_shuffle_epi8(x, _mm512_set4_epi32(int(0x800c800cu), int(0x80088008u), int(0x80048004u), int(0x80008000u)));
+}
+inline Words second_byte_to_bytes(Words x) {
+    return _mm512_shuffle_epi8(x, _mm512_set4_epi32(0x0d0d0d0d, 0x09090909, 0x05050505, 0x01010101));
+}
+inline Words multiply_shorts(Words a, Words b) { return _mm512_mullo_epi16(a, b); }
+inline Words add_bytes(Words a, Words b) { return _mm512_add_epi8(a, b); }
+
 // Numbers from -127 to 127 without a fraction.
 inline void store_bytes(int8_t* p, Floats x) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(x)));

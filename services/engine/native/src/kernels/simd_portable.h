@@ -12,6 +12,8 @@ namespace simd {
 typedef float Floats __attribute__((vector_size(16)));
 typedef uint32_t Words __attribute__((vector_size(16)));
 typedef int32_t Integers __attribute__((vector_size(16)));
+typedef uint16_t Shorts __attribute__((vector_size(16)));
+typedef uint8_t Bytes __attribute__((vector_size(16)));
 constexpr int kWidth = 4;
 constexpr int kTileRows = 4;
 constexpr int kTileVectors = 2;
@@ -104,6 +106,17 @@ inline uint32_t largest_integer(Words x) {
 }
 inline Floats load_halves(const uint16_t* p) {
     return Floats{float_from_half(p[0]), float_from_half(p[1]), float_from_half(p[2]), float_from_half(p[3])};
+}
+
+inline Words load_shorts(const uint16_t* p) { return Words{p[0], p[1], p[2], p[3]}; }
+// A byte of each lane to the lower half of both its shorts, or to all its bytes.
+inline Words first_byte_to_shorts(Words x) { return (x & 0xffu) * 0x00010001u; }
+inline Words second_byte_to_bytes(Words x) { return (x >> 8 & 0xffu) * 0x01010101u; }
+inline Words multiply_shorts(Words a, Words b) {
+    return reinterpret_cast<Words>(reinterpret_cast<Shorts>(a) * reinterpret_cast<Shorts>(b));
+}
+inline Words add_bytes(Words a, Words b) {
+    return reinterpret_cast<Words>(reinterpret_cast<Bytes>(a) + reinterpret_cast<Bytes>(b));
 }
 
 // Numbers from -127 to 127 without a fraction; NaN becomes 0.
