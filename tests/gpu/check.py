@@ -1,9 +1,9 @@
 """`python -m tests.gpu.check`: the GPU path on a real GPU, in a few minutes, as a table.
 
-Correctness against transformers; truncated sampling beside sorting; decodes and prefills beside the bandwidth and the
-matrix products that are measured in the same run; the offline workload of mini-sglang with random weights; graphs,
-overlap and fp8 on and off; two ranks, where there are two GPUs. Exits with status 1 where a check failed, and 2 where
-there is no GPU.
+Correctness against transformers; copies beside the computation; truncated sampling beside sorting; decodes and prefills
+beside the bandwidth and the matrix products that are measured in the same run; the offline workload of mini-sglang with
+random weights; graphs, overlap and fp8 on and off; two ranks, where there are two GPUs. Exits with status 1 where a
+check failed, and 2 where there is no GPU.
 
 `--device cpu` tries the check itself, in small and with stand-ins.
 """
@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 
 from services.engine.device import why_no_cuda
-from tests.gpu import correctness, ranks, sampling, speed, target
+from tests.gpu import copies, correctness, ranks, sampling, speed, target
 from tests.gpu.rows import Row, table
 
 
@@ -41,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             itertools.chain(
                 place.missing,
                 correctness.rows(place.variants, place.device, place.models),
+                copies.rows(place.device, place.sizes),
                 sampling.rows(place.variants, place.device, place.sizes),
                 speed.rows(place.variants, place.device, place.sizes, place.fitted),
                 ranks.rows(place.together, place.device, place.sizes),

@@ -42,6 +42,7 @@ def test_the_whole_check_runs_on_a_cpu(capsys: pytest.CaptureFixture[str]) -> No
     assert [what for what in whats if what.startswith("sampling")] == [
         f"sampling, {limits}: tokens kept as by sorting" for limits in ("top_k", "top_p", "both")
     ]
+    assert sum("beside the computation" in what for what in whats) == 1
     # Overlapped steps are no other steps; two are of two ranks.
     assert sum("decode of 3 after 20 tokens" in row for row in rows) == 4 + 2
     assert [what for what in whats if "rank" in what] == [

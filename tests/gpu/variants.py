@@ -21,6 +21,7 @@ from services.engine.executor.kv_pool import KvPool
 from services.engine.executor.model_runner import MakeAttention, RunnerOptions
 from services.engine.executor.torch_executor import TorchExecutor
 from services.engine.executor.truncation import draw_truncated
+from services.engine.executor.uploads import Uploads
 from services.engine.models.decoder import Decoder
 from services.engine.models.fp8 import E4M3, with_fp8_matrices
 from services.engine.plan import SequencePlan
@@ -112,12 +113,19 @@ class Stepper:
             model.config, num_pages + 1, page_size, model.dtype, model.device, stored_dtype=variant.kv_dtype
         )
         self._attention = variant.make_attention(self._pool, model.config)
+        self._uploads = Uploads(model.device)
         options = variant.graphs(largest)
         self._graphs = (
             None
             if options is None
             else DecodeGraphs(
-                model, self._pool, self._attention, options, pages_per_sequence=num_pages, scratch_page=num_pages
+                self._model,
+                self._pool,
+                self._attention,
+                options,
+                uploads=self._uploads,
+                pages_per_sequence=num_pages,
+                scratch_page=num_pages,
             )
         )
 
@@ -126,7 +134,7 @@ class Stepper:
         graph = self._graphs.holding(plans) if self._graphs is not None else None
         with torch.inference_mode():
             batch = StepBatch.build(
-                plans if graph is None else graph.padded(plans), self._pool.page_size, self._model.device
+                plans if graph is None else graph.padded(plans), self._pool.page_size, self._uploads
             )
             if graph is not None:
                 graph.fill(batch)

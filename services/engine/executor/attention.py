@@ -18,7 +18,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from services.engine.executor.batch import StepBatch
 from services.engine.executor.kv_pool import KvPool
-from services.engine.executor.transfers import upload
+from services.engine.executor.uploads import Uploads
 from services.engine.models.config import ModelConfig
 from services.engine.models.decoder import Attend
 from services.engine.plan import SequencePlan
@@ -191,7 +191,7 @@ class _TorchFixedDecodes:
     def fill(self, batch: StepBatch) -> None:
         group, longest = self.group, self.group.length // self.pool.page_size
         group.positions.copy_(batch.positions)
-        group.pages.copy_(_padded_tables(batch.decodes, longest, self.pool.device))
+        group.pages.copy_(_padded_tables(batch.decodes, longest, batch.uploads))
         self.slots.copy_(batch.slots)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -206,20 +206,20 @@ def _decode_groups(batch: StepBatch, pool: KvPool) -> Iterable[_DecodeGroup]:
     for _, members in groupby(batch.decodes, key=lambda s: max(s.start // pool.page_size + 1, _SHORT).bit_length()):
         group = list(members)
         rows = slice(first, first + len(group))
-        yield _decode_group(group, rows, batch.positions[rows], pool)
+        yield _decode_group(group, rows, batch, pool)
         first = rows.stop
 
 
-def _decode_group(group: Sequence[SequencePlan], rows: slice, positions: Tensor, pool: KvPool) -> _DecodeGroup:
+def _decode_group(group: Sequence[SequencePlan], rows: slice, batch: StepBatch, pool: KvPool) -> _DecodeGroup:
     longest = max(s.start for s in group) // pool.page_size + 1
-    pages = _padded_tables(group, longest, positions.device)
-    return _DecodeGroup(rows, positions, pages, length=longest * pool.page_size)
+    pages = _padded_tables(group, longest, batch.uploads)
+    return _DecodeGroup(rows, batch.positions[rows], pages, length=longest * pool.page_size)
 
 
-def _padded_tables(decodes: Sequence[SequencePlan], longest: int, device: torch.device) -> Tensor:
+def _padded_tables(decodes: Sequence[SequencePlan], longest: int, uploads: Uploads) -> Tensor:
     """Page tables one after another, each cut or padded with page 0 to `longest` pages. [decodes * longest], int64"""
     pages = [[*s.page_table[:longest], *[0] * (longest - len(s.page_table))] for s in decodes]
-    return upload(pages, torch.int64, device).flatten()
+    return uploads(pages, torch.int64).flatten()
 
 
 def _prefill_chunks(batch: StepBatch, pool: KvPool) -> Iterable[_PrefillChunk]:
@@ -232,7 +232,7 @@ def _prefill_chunks(batch: StepBatch, pool: KvPool) -> Iterable[_PrefillChunk]:
         yield _PrefillChunk(
             rows=rows,
             positions=positions,
-            pages=upload(pages, torch.int64, positions.device),
+            pages=batch.uploads(pages, torch.int64),
             end=end,
         )
         first = rows.stop

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from services.engine.executor.transfers import upload
+from services.engine.executor.uploads import Uploads
 from services.engine.plan import PENDING_TOKEN, SamplingJob, ScoringJob, SequencePlan
 
 
@@ -31,9 +31,10 @@ class StepBatch:
     state_rows: Tensor  # [rows], int64: those whose states are wanted
     num_states: list[tuple[int, int]]  # sequence id and number of its rows, in the order of state_rows
     pending: list[tuple[int, int]]  # row and sequence id of each token that the step before this one samples
+    uploads: Uploads  # for whatever else the step needs on the device
 
     @classmethod
-    def build(cls, sequences: Sequence[SequencePlan], page_size: int, device: torch.device) -> StepBatch:
+    def build(cls, sequences: Sequence[SequencePlan], page_size: int, uploads: Uploads) -> StepBatch:
         """Raises IndexError where a page table is too short for its tokens."""
         decodes = sorted((s for s in sequences if s.is_decode), key=lambda s: s.start)
         prefills = [s for s in sequences if not s.is_decode]
@@ -65,20 +66,21 @@ class StepBatch:
             sampled_ids += [sequence.sequence_id] * num_sampled
             jobs += sequence.sampling
 
-        def on_device(values: list[int]) -> Tensor:
-            return upload(values, torch.int64, device)
-
+        parts = (token_ids, positions, slots, sampled_rows, state_rows)
+        together = uploads([number for part in parts for number in part], torch.int64)
+        on_device = torch.split(together, [len(part) for part in parts])
         return cls(
             decodes=decodes,
             prefills=prefills,
-            token_ids=on_device(token_ids),
-            positions=on_device(positions),
-            slots=on_device(slots),
-            sampled_rows=on_device(sampled_rows),
+            token_ids=on_device[0],
+            positions=on_device[1],
+            slots=on_device[2],
+            sampled_rows=on_device[3],
             sampled_ids=sampled_ids,
             jobs=jobs,
             scorings=scorings,
-            state_rows=on_device(state_rows),
+            state_rows=on_device[4],
             num_states=num_states,
             pending=pending,
+            uploads=uploads,
         )

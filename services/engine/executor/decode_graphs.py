@@ -18,6 +18,7 @@ from torch import Tensor
 from services.engine.executor.attention import AttentionBackend, FixedDecodes
 from services.engine.executor.batch import StepBatch
 from services.engine.executor.kv_pool import KvPool
+from services.engine.executor.uploads import Uploads
 from services.engine.models.decoder import Decoder
 from services.engine.plan import SequencePlan
 
@@ -72,6 +73,7 @@ class DecodeGraphs:
         attention: AttentionBackend,
         options: GraphOptions,
         *,
+        uploads: Uploads,
         pages_per_sequence: int,
         scratch_page: int,
     ) -> None:
@@ -82,7 +84,14 @@ class DecodeGraphs:
         # The largest first: the others find room in the memory that it took.
         pairs = reversed(list(zip(options.sizes, fixed, strict=True)))
         self._by_size: list[DecodeGraph] = []
-        make = partial(DecodeGraph, model, recorder=recorder, scratch_page=scratch_page, page_size=pool.page_size)
+        make = partial(
+            DecodeGraph,
+            model,
+            recorder=recorder,
+            uploads=uploads,
+            scratch_page=scratch_page,
+            page_size=pool.page_size,
+        )
         try:
             for size, decodes in pairs:
                 self._by_size.insert(0, make(inputs[:, :size], decodes))
@@ -112,6 +121,7 @@ class DecodeGraph:
         attention: FixedDecodes,
         *,
         recorder: Recorder,
+        uploads: Uploads,
         scratch_page: int,
         page_size: int,
     ) -> None:
@@ -125,7 +135,7 @@ class DecodeGraph:
             return model.hidden_states(self._token_ids, self._positions, attention.attend)
 
         with torch.inference_mode():
-            self.fill(StepBatch.build(self.padded([]), page_size, model.device))
+            self.fill(StepBatch.build(self.padded([]), page_size, uploads))
             recorder.warm_up(run)
             self._recording, self._output = recorder.record(run)
 

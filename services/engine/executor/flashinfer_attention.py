@@ -67,9 +67,9 @@ class FlashInferAttention:
         self._layers = [self._wrappers[window] for window in self._windows]
 
     def prepare(self, batch: StepBatch) -> Attend:
-        page_size, device = self._pool.page_size, self._pool.device
-        decodes = PageMetadata.of(batch.decodes, page_size, device) if batch.decodes else None
-        prefills = PageMetadata.of(batch.prefills, page_size, device) if batch.prefills else None
+        page_size, uploads = self._pool.page_size, batch.uploads
+        decodes = PageMetadata.of(batch.decodes, page_size, uploads) if batch.decodes else None
+        prefills = PageMetadata.of(batch.prefills, page_size, uploads) if batch.prefills else None
         for window, problem in self._problems.items():
             if decodes is not None:
                 problem.plan_decodes(self._wrappers[window].decode, decodes)
@@ -180,7 +180,7 @@ class _FlashInferDecodes:
 
     def fill(self, batch: StepBatch) -> None:
         self.slots.copy_(batch.slots)
-        pages = PageMetadata.of(batch.decodes, self.pool.page_size, self.pool.device)
+        pages = PageMetadata.of(batch.decodes, self.pool.page_size, batch.uploads)
         for window, problem in self.problems.items():
             problem.plan_decodes(self.wrappers[window], pages)
 

@@ -11,10 +11,12 @@ from torch import Tensor
 from services.engine.executor.attention import AttentionBackend, TorchAttention
 from services.engine.executor.base import ExecutorInfo
 from services.engine.executor.batch import StepBatch
+from services.engine.executor.cuda_queues import uploads_to
 from services.engine.executor.decode_graphs import DecodeGraphs, GraphOptions
 from services.engine.executor.kv_pool import DEFAULT_PAGE_SIZE, KvPool
 from services.engine.executor.transfers import Mark
 from services.engine.executor.truncation import DrawTruncated, draw_truncated
+from services.engine.executor.uploads import Uploads
 from services.engine.models.config import ModelConfig
 from services.engine.models.decoder import Decoder
 from services.engine.models.parallel import Collectives
@@ -33,6 +35,7 @@ class RunnerOptions:
     kv_dtype: torch.dtype | None = None  # the model's dtype, which None stands for, or e4m3
     collectives: Collectives | None = None  # of a model that is divided among ranks
     draw_truncated: DrawTruncated = draw_truncated  # used by whoever samples
+    make_uploads: Callable[[torch.device], Uploads] = uploads_to
 
 
 PLAIN = RunnerOptions()  # a whole model, kernel by kernel, by torch's own
@@ -64,6 +67,7 @@ class ModelRunner:
             limits.append(max_model_len)
         self.info = ExecutorInfo(num_pages, page_size, config.vocab_size, max_model_len=min(limits))
         self.model = model
+        self.uploads = options.make_uploads(model.device)
         num_kept = num_pages + (options.graphs is not None)
         self._pool = KvPool(config, num_kept, page_size, model.dtype, model.device, stored_dtype=options.kv_dtype)
         self._attention = options.make_attention(self._pool, config)
@@ -78,6 +82,8 @@ class ModelRunner:
     def compute(self, sequences: Sequence[SequencePlan], fill_in: FillIn | None) -> tuple[StepBatch, Tensor]:
         """The batch, which is padded where a graph computes it, and the hidden states of its tokens.
 
+        To be called within a step of `uploads`.
+
         `fill_in` puts in what the step before samples; None where the step before sampled nothing, and at ranks that
         do not sample: they get the tokens from rank 0.
         """
@@ -86,7 +92,7 @@ class ModelRunner:
         if graph is not None:
             sequences = graph.padded(sequences)
         device = self.model.device
-        batch = StepBatch.build(sequences, self.info.page_size, device)
+        batch = StepBatch.build(sequences, self.info.page_size, self.uploads)
         if batch.pending:
             self._fill_in(batch, fill_in)
         if graph is not None:
@@ -105,14 +111,16 @@ class ModelRunner:
             options = replace(options, sizes=tuple(sizes))
         if options is None or not options.sizes:
             return
-        self._graphs = DecodeGraphs(
-            self.model,
-            self._pool,
-            self._attention,
-            options,
-            pages_per_sequence=-(-self.info.max_model_len // self.info.page_size),
-            scratch_page=self.info.num_pages,
-        )
+        with self.uploads.step():
+            self._graphs = DecodeGraphs(
+                self.model,
+                self._pool,
+                self._attention,
+                options,
+                uploads=self.uploads,
+                pages_per_sequence=-(-self.info.max_model_len // self.info.page_size),
+                scratch_page=self.info.num_pages,
+            )
 
     def drop_graphs(self) -> None:
         """Decodes run kernel by kernel until graphs are recorded anew."""

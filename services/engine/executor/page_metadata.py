@@ -9,7 +9,8 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from services.engine.executor.transfers import host_tensor, upload
+from services.engine.executor.transfers import host_tensor
+from services.engine.executor.uploads import Uploads
 from services.engine.plan import SequencePlan
 
 
@@ -29,17 +30,17 @@ class PageMetadata:
     last_page_len: Tensor  # [sequences], 1 to page_size
 
     @classmethod
-    def of(cls, sequences: Sequence[SequencePlan], page_size: int, device: torch.device) -> PageMetadata:
+    def of(cls, sequences: Sequence[SequencePlan], page_size: int, uploads: Uploads) -> PageMetadata:
         """Only the pages that hold tokens by the end of the step: a page table may have been given more."""
         ends = [s.start + len(s.token_ids) for s in sequences]
         pages = [s.page_table[: -(-end // page_size)] for s, end in zip(sequences, ends, strict=True)]
 
         def on_host(values: list[int]) -> Tensor:
-            return host_tensor(values, torch.int32, device)
+            return host_tensor(values, torch.int32, uploads.device)
 
         return cls(
             query_indptr=on_host([0, *accumulate(len(s.token_ids) for s in sequences)]),
             indptr=on_host([0, *accumulate(map(len, pages))]),
-            indices=upload([page for table in pages for page in table], torch.int32, device),
+            indices=uploads([page for table in pages for page in table], torch.int32),
             last_page_len=on_host([(end - 1) % page_size + 1 for end in ends]),
         )

@@ -49,7 +49,7 @@ class TorchExecutor:
         """
         if not plan.sequences:
             return partial(StepResult, plan.number, {})
-        with self._voided_by_failure(), torch.inference_mode():
+        with self._voided_by_failure(), torch.inference_mode(), self._runner.uploads.step():
             return partial(self._finish, self._launch(plan))
 
     def record_graphs(self, sizes: Sequence[int] | None = None) -> None:
@@ -67,7 +67,7 @@ class TorchExecutor:
     def _launch(self, plan: StepPlan) -> LaunchedStep:
         model = self._runner.model
         batch, hidden_states = self._runner.compute(plan.sequences, self._previous.fill_in if self._previous else None)
-        step = LaunchedStep(plan, batch.sampled_ids)
+        step = LaunchedStep(plan, batch.sampled_ids, batch.uploads)
         if batch.jobs:
             step.sample(model.logits(hidden_states[batch.sampled_rows]), batch.jobs, self._draw_truncated)
         self._previous = step
@@ -95,6 +95,6 @@ class TorchExecutor:
         scores = TokenLogprobs(min(job.num_top, self.info.vocab_size))
         for start, next_ids in scoring_slices(job):
             logits = self._runner.model.logits(hidden_states[start : start + len(next_ids)])
-            scores.extend(token_logprobs(logits, next_ids, job.num_top))
+            scores.extend(token_logprobs(logits, next_ids, job.num_top, self._runner.uploads))
         require_finite(sequence_id, scores)
         return scores

@@ -31,7 +31,7 @@ class TorchFollower:
     def execute(self, plan: StepPlan) -> Mark:
         """Launches one step; it is over where the mark is. Whatever it raises, the KV pool's content is then void."""
         model = self._runner.model
-        with torch.inference_mode():
+        with torch.inference_mode(), self._runner.uploads.step():
             if plan.sequences:
                 batch, hidden_states = self._runner.compute(plan.sequences, None)
                 if batch.jobs:

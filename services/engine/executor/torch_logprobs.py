@@ -9,7 +9,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from services.engine.executor.transfers import Download, upload
+from services.engine.executor.transfers import Download
+from services.engine.executor.uploads import Uploads
 from services.engine.plan import TokenLogprobs
 
 
@@ -54,9 +55,9 @@ class LogprobsOnTheWay:
         )
 
 
-def token_logprobs(logits: Tensor, token_ids: Sequence[int], num_top: int) -> TokenLogprobs:
+def token_logprobs(logits: Tensor, token_ids: Sequence[int], num_top: int, uploads: Uploads) -> TokenLogprobs:
     """As `LogprobsOnTheWay`, and waits for them. logits: [len(token_ids), vocab_size]."""
-    return LogprobsOnTheWay.launch(logits, upload(token_ids, torch.int64, logits.device), num_top).read()
+    return LogprobsOnTheWay.launch(logits, uploads(token_ids, torch.int64), num_top).read()
 
 
 def _order_keys(logits: Tensor) -> Tensor:

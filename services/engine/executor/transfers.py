@@ -1,4 +1,4 @@
-"""Numbers on their way to a device and back: copies take their place in its queue of work, and the CPU goes on."""
+"""Places in a device's queue of work, and tensors on their way to the CPU: the CPU goes on meanwhile."""
 
 from __future__ import annotations
 
@@ -15,19 +15,15 @@ def host_tensor(
     return torch.tensor(values, dtype=dtype, pin_memory=device.type == "cuda")
 
 
-def upload(values: Sequence[float] | Sequence[Sequence[float]], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """On `device`, for what is launched after it."""
-    return host_tensor(values, dtype, device).to(device, non_blocking=True)
-
-
 class Mark:
     """A place in a device's queue of work: all that was launched before. A CPU has no queue."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, stream: torch.cuda.Stream | None = None) -> None:
+        """In torch's current stream, unless another one is given."""
         self._event = None
         if device.type == "cuda":
             self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._event.record()
+            self._event.record(stream)
 
     def is_reached(self) -> bool:
         """Whether the device is there. From whichever thread."""
@@ -37,6 +33,11 @@ class Mark:
         """Returns when the device is there."""
         if self._event is not None:
             self._event.synchronize()
+
+    def hold_back(self, stream: torch.cuda.Stream) -> None:
+        """What is launched in `stream` from now on is done when the device is here."""
+        if self._event is not None:
+            stream.wait_event(self._event)
 
 
 class Download:

@@ -11,6 +11,7 @@ from services.engine.executor.attention import AttentionBackend, TorchAttention
 from services.engine.executor.base import Executor
 from services.engine.executor.batch import StepBatch
 from services.engine.executor.kv_pool import KvPool
+from services.engine.executor.uploads import Uploads
 from services.engine.models.decoder import Decoder
 from services.engine.plan import SamplingJob, SamplingParams, SequencePlan, StepPlan
 
@@ -67,7 +68,7 @@ def step_logits(
 ) -> dict[int, Tensor]:
     """Logits of every sequence that samples, by id: what an executor has before it samples."""
     with torch.inference_mode():
-        batch = StepBatch.build(plans, pool.page_size, model.device)
+        batch = StepBatch.build(plans, pool.page_size, Uploads(model.device))
         attend = (attention or TorchAttention(pool, model.config)).prepare(batch)
         hidden = model.hidden_states(batch.token_ids, batch.positions, attend)
         return dict(zip(batch.sampled_ids, model.logits(hidden[batch.sampled_rows]), strict=True))

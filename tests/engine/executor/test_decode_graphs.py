@@ -15,6 +15,7 @@ from services.engine.executor.flashinfer_attention import FlashInferAttention
 from services.engine.executor.kv_pool import KvPool
 from services.engine.executor.model_runner import MakeAttention, RunnerOptions
 from services.engine.executor.torch_executor import TorchExecutor
+from services.engine.executor.uploads import Uploads
 from services.engine.plan import SequencePlan
 from tests.engine.executor.flashinfer_on_cpu import FlashInferOnCpu
 from tests.engine.executor.plans import Sequence, decode, step
@@ -90,14 +91,21 @@ def test_rows_and_pages_are_those_of_a_plain_step(backend: str) -> None:
     model = decoder(FAMILIES["gemma2"])
     pools = [KvPool(model.config, NUM_PAGES + 1, PAGE_SIZE, torch.float32, model.device) for _ in range(2)]
     plain, fixed = (BACKENDS[backend](pool, model.config) for pool in pools)
+    uploads = Uploads(model.device)
     graphs = DecodeGraphs(
-        model, pools[1], fixed, GraphOptions(RecorderOnCpu, (2, 4)), pages_per_sequence=8, scratch_page=NUM_PAGES
+        model,
+        pools[1],
+        fixed,
+        GraphOptions(RecorderOnCpu, (2, 4)),
+        uploads=uploads,
+        pages_per_sequence=8,
+        scratch_page=NUM_PAGES,
     )
     sequences = _sequences(20, 7, 12)
     with torch.inference_mode():
         for pool in pools:
             attention = BACKENDS[backend](pool, model.config)
-            batch = StepBatch.build([s.plan() for s in sequences], PAGE_SIZE, model.device)
+            batch = StepBatch.build([s.plan() for s in sequences], PAGE_SIZE, uploads)
             model.hidden_states(batch.token_ids, batch.positions, attention.prepare(batch))
         for sequence in sequences:
             sequence.computed += len(sequence.prompt)
@@ -107,12 +115,12 @@ def test_rows_and_pages_are_those_of_a_plain_step(backend: str) -> None:
                 sequence.output.append(number)
                 plans.append(sequence.plan())
                 sequence.computed += 1
-            batch = StepBatch.build(plans, PAGE_SIZE, model.device)
+            batch = StepBatch.build(plans, PAGE_SIZE, uploads)
             expected = model.hidden_states(batch.token_ids, batch.positions, plain.prepare(batch))[batch.sampled_rows]
             graph = graphs.holding(plans)
             assert graph is not None
             assert graph.size == 4
-            padded = StepBatch.build(graph.padded(plans), PAGE_SIZE, model.device)
+            padded = StepBatch.build(graph.padded(plans), PAGE_SIZE, uploads)
             assert padded.sampled_ids == batch.sampled_ids
             graph.fill(padded)
             found = graph.hidden_states()[padded.sampled_rows]
@@ -129,7 +137,13 @@ def test_steps_that_no_graph_holds() -> None:
     pool = KvPool(model.config, 9, PAGE_SIZE, torch.float32, model.device)
     options = GraphOptions(RecorderOnCpu, (1, 3))
     graphs = DecodeGraphs(
-        model, pool, TorchAttention(pool, model.config), options, pages_per_sequence=2, scratch_page=8
+        model,
+        pool,
+        TorchAttention(pool, model.config),
+        options,
+        uploads=Uploads(model.device),
+        pages_per_sequence=2,
+        scratch_page=8,
     )
     decodes = [SequencePlan(i, [1], 3, [i], []) for i in range(4)]
     assert [getattr(graphs.holding(decodes[:n]), "size", None) for n in (1, 2, 3, 4)] == [1, 3, 3, None]

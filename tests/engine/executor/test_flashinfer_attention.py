@@ -15,6 +15,7 @@ from services.engine.executor.flashinfer_attention import FlashInferAttention, n
 from services.engine.executor.kv_pool import KvPool
 from services.engine.executor.model_runner import RunnerOptions
 from services.engine.executor.torch_executor import TorchExecutor
+from services.engine.executor.uploads import Uploads
 from services.engine.models.config import ModelConfig
 from services.engine.models.decoder import Decoder
 from services.engine.plan import SequencePlan
@@ -35,7 +36,7 @@ def _hidden_states(
     model: Decoder, pool: KvPool, attention: AttentionBackend, plans: list[SequencePlan]
 ) -> torch.Tensor:
     with torch.inference_mode():
-        batch = StepBatch.build(plans, pool.page_size, model.device)
+        batch = StepBatch.build(plans, pool.page_size, Uploads(model.device))
         return model.hidden_states(batch.token_ids, batch.positions, attention.prepare(batch))
 
 

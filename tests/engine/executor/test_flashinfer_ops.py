@@ -12,6 +12,7 @@ from services.engine.executor.attention import TorchAttention
 from services.engine.executor.batch import StepBatch
 from services.engine.executor.flashinfer_ops import FlashInferOps
 from services.engine.executor.kv_pool import KvPool
+from services.engine.executor.uploads import Uploads
 from services.engine.models.decoder import Decoder
 from tests.engine.executor.flashinfer_on_cpu import FlashInferOnCpu
 from tests.engine.executor.plans import Sequence
@@ -31,7 +32,7 @@ PICKED = (
 def _hidden_states(model: Decoder, sequences: list[Sequence]) -> torch.Tensor:
     pool = KvPool(model.config, 32, 4, model.dtype, model.device)
     with torch.inference_mode():
-        batch = StepBatch.build([sequence.plan() for sequence in sequences], 4, model.device)
+        batch = StepBatch.build([sequence.plan() for sequence in sequences], 4, Uploads(model.device))
         attend = TorchAttention(pool, model.config).prepare(batch)
         return model.hidden_states(batch.token_ids, batch.positions, attend)
 

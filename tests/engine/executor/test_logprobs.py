@@ -16,6 +16,7 @@ from services.engine.executor.base import Executor
 from services.engine.executor.errors import BrokenSequencesError
 from services.engine.executor.torch_executor import TorchExecutor
 from services.engine.executor.torch_logprobs import token_logprobs
+from services.engine.executor.uploads import Uploads
 from services.engine.plan import ScoringJob, SequencePlan, StepPlan, TokenLogprobs
 from tests.engine.executor.native_executors import native_executor
 from tests.engine.executor.plans import Sequence
@@ -142,7 +143,7 @@ def test_equal_logits_rank_by_id(dtype: torch.dtype) -> None:
     logits[0, 7] = 0.0
     logits[1] = 0
     token_ids = [7, 5, 299, 17, 100, 3]
-    scores = token_logprobs(logits, token_ids, 20)
+    scores = token_logprobs(logits, token_ids, 20, Uploads(logits.device))
     order = torch.sort(logits.float() + 0.0, dim=-1, descending=True, stable=True).indices
     assert scores.top_ids == order[:, :20].flatten().tolist()
     assert scores.ranks == [order[row].tolist().index(token_id) + 1 for row, token_id in enumerate(token_ids)]

@@ -13,7 +13,7 @@ from services.engine.executor.flashinfer_attention import FlashInferAttention
 from services.engine.executor.model_runner import RunnerOptions
 from services.engine.executor.overlapped_executor import OverlappedExecutor
 from services.engine.executor.torch_executor import TorchExecutor
-from services.engine.executor.transfers import Download, Mark, upload
+from services.engine.executor.transfers import Download, Mark
 from services.engine.loading.random_weights import random_weights
 from services.engine.models.config import ModelConfig
 from services.engine.models.weights import load_model
@@ -82,4 +82,4 @@ def test_a_broken_step_is_found_when_its_result_is_read() -> None:
 def test_a_cpu_has_no_queue() -> None:
     device = torch.device("cpu")
     Mark(device).wait()
-    assert Download(upload([3, 1, 4], torch.int64, device)).read().tolist() == [3, 1, 4]
+    assert Download(torch.tensor([3, 1, 4])).read().tolist() == [3, 1, 4]

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.engine.executor.page_metadata import PageMetadata
+from services.engine.executor.uploads import Uploads
 from services.engine.plan import SequencePlan
 
-CPU = torch.device("cpu")
+UPLOADS = Uploads(torch.device("cpu"))
 
 
 def _sequence(start: int, length: int, page_table: list[int]) -> SequencePlan:
@@ -23,7 +24,7 @@ def _sequence(start: int, length: int, page_table: list[int]) -> SequencePlan:
 )
 def test_page_boundaries(start: int, length: int, pages: list[int], last: int) -> None:
     """A table of three pages, of which the scheduler may have given the last ones for later."""
-    metadata = PageMetadata.of([_sequence(start, length, [7, 3, 5])], 4, CPU)
+    metadata = PageMetadata.of([_sequence(start, length, [7, 3, 5])], 4, UPLOADS)
     assert metadata.indices.tolist() == pages
     assert metadata.indptr.tolist() == [0, len(pages)]
     assert metadata.last_page_len.tolist() == [last]
@@ -32,7 +33,7 @@ def test_page_boundaries(start: int, length: int, pages: list[int], last: int) -
 
 def test_sequences_that_share_a_prefix_list_its_pages_each() -> None:
     shared = [4, 9]
-    metadata = PageMetadata.of([_sequence(8, 1, [*shared, 2]), _sequence(8, 3, [*shared, 6])], 4, CPU)
+    metadata = PageMetadata.of([_sequence(8, 1, [*shared, 2]), _sequence(8, 3, [*shared, 6])], 4, UPLOADS)
     assert metadata.indices.tolist() == [4, 9, 2, 4, 9, 6]
     assert metadata.indptr.tolist() == [0, 3, 6]
     assert metadata.last_page_len.tolist() == [1, 3]
@@ -50,7 +51,7 @@ def test_the_tokens_of_the_pages_are_those_up_to_each_chunk_s_end(
     for start, length, spare in chunks:
         num_pages = -(-(start + length) // page_size) + spare
         sequences.append(_sequence(start, length, [next(free) for _ in range(num_pages)]))
-    metadata = PageMetadata.of(sequences, page_size, CPU)
+    metadata = PageMetadata.of(sequences, page_size, UPLOADS)
     for i, sequence in enumerate(sequences):
         table = metadata.indices[metadata.indptr[i] : metadata.indptr[i + 1]].tolist()
         last = int(metadata.last_page_len[i])

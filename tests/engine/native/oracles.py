@@ -11,6 +11,7 @@ import torch
 from services.engine.executor.attention import TorchAttention
 from services.engine.executor.batch import StepBatch
 from services.engine.executor.kv_pool import KvPool
+from services.engine.executor.uploads import Uploads
 from services.engine.loading.random_weights import random_weights
 from services.engine.models.config import ModelConfig
 from services.engine.models.decoder import Decoder
@@ -36,7 +37,7 @@ class TorchStepper:
         job = SamplingJob(SamplingParams(), [], [])
         numbered = [SequencePlan(i, p.token_ids, p.start, p.page_table, [job]) for i, p in enumerate(plans)]
         with torch.inference_mode():
-            batch = StepBatch.build(numbered, self.pool.page_size, self.model.device)
+            batch = StepBatch.build(numbered, self.pool.page_size, Uploads(self.model.device))
             attend = TorchAttention(self.pool, self.model.config).prepare(batch)
             hidden = self.model.hidden_states(batch.token_ids, batch.positions, attend)
             logits = self.model.logits(hidden[batch.sampled_rows]).float().numpy()
