@@ -8,7 +8,7 @@ from structlog.typing import FilteringBoundLogger
 
 from services.engine.cuda_startup import fitting_pages, load_on_cuda
 from services.engine.device import choose_device
-from services.engine.executor.cuda_memory import CudaMemory
+from services.engine.executor.cuda_memory import CudaMemory, gpu_uuid
 from services.engine.executor.torch_executor import TorchExecutor
 from services.engine.loading.files import ModelFiles
 from services.engine.loading.source import ModelSource
@@ -17,6 +17,7 @@ from services.engine.ranks.follower import Follower
 from services.engine.ranks.group import RankGroup
 from services.engine.ranks.leading_executor import LeadingExecutor, LeadingGroup, OverlappedLeadingExecutor
 from services.engine.ranks.link import RankLink
+from services.engine.ranks.loaded import LoadedRank
 from services.engine.ranks.part import RankPart
 from services.engine.ranks.process_groups import meeting_on
 from services.engine.settings import EngineSettings
@@ -43,21 +44,21 @@ def load_part(settings: EngineSettings, source: ModelSource, files: ModelFiles, 
     )
     if device == "cpu":
         model, options, max_pages = load_on_cpu(settings, source, files, collectives=group)
-        return RankPart(group, model, max_pages, options)
+        return RankPart(group, model, LoadedRank(max_pages), options)
     model, options = load_on_cuda(settings, source, files, log, collectives=group)
     with group.rehearsal():
         max_pages = fitting_pages(settings, model, options, CudaMemory())
-    return RankPart(group, model, max_pages, options)
+    return RankPart(group, model, LoadedRank(max_pages, gpu_uuid()), options)
 
 
 def load_follower(
     settings: EngineSettings, source: ModelSource, files: ModelFiles, log: FilteringBoundLogger
-) -> tuple[Follower, int]:
-    """What follows rank 0, and the pages for which it has room. Raises LoadingError, ModelError or StartupError."""
+) -> tuple[Follower, LoadedRank]:
+    """What follows rank 0, and what rank 0 is told of it. Raises LoadingError, ModelError or StartupError."""
     part = load_part(settings, source, files, log)
     leader = host_of(settings.leader)
     follower = Follower(part, leader, settings.page_size, settings.max_model_len, form_timeout(settings))
-    return follower, part.max_pages
+    return follower, part.loaded
 
 
 def load_leading_executor(
@@ -67,7 +68,7 @@ def load_leading_executor(
     part = load_part(settings, source, files, log)
     group = LeadingGroup(part.group, link, settings.host, form_timeout(settings))
     graphs = part.options.graphs
-    group.tell_loaded(part.max_pages, () if graphs is None else graphs.sizes)
+    group.tell_loaded(part.loaded, () if graphs is None else graphs.sizes)
     make = partial(
         TorchExecutor,
         part.model,

@@ -19,6 +19,7 @@ from services.engine.loading.source import ModelSource, resolve
 from services.engine.models.errors import NotCovered
 from services.engine.ranks.identity import RankIdentity
 from services.engine.ranks.link import RankLink
+from services.engine.ranks.loaded import LoadedRank
 from services.engine.scheduler.config import SchedulerConfig
 from services.engine.scheduler.scheduler import Scheduler
 from services.engine.served_model import ServedModel
@@ -136,8 +137,8 @@ def identify_rank(settings: EngineSettings) -> RankIdentity:
     return RankIdentity.of(settings, resolve(settings.model))
 
 
-def load_rank(settings: EngineSettings, log: FilteringBoundLogger) -> tuple[Follower, int]:
-    """A rank that does not lead, and the pages for which it has room. Raises as load_engine."""
+def load_rank(settings: EngineSettings, log: FilteringBoundLogger) -> tuple[Follower, LoadedRank]:
+    """A rank that does not lead, and what rank 0 is told of it. Raises as load_engine."""
     tame_openmp()
     from services.engine.ranks_startup import load_follower  # noqa: PLC0415
 

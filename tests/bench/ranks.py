@@ -25,6 +25,7 @@ from services.engine.plan import SamplingJob, SamplingParams, SequencePlan, Step
 from services.engine.ranks.identity import RankIdentity
 from services.engine.ranks.leader import RankLeader
 from services.engine.ranks.link import RankLink
+from services.engine.ranks.loaded import LoadedRank
 from services.engine.ranks.metrics import RankMetrics
 from services.engine.ranks.servicer import SERVICE, RanksServicer
 from services.engine.ranks.station import RankStation
@@ -81,7 +82,7 @@ def decode_plan(number: int, batch: int, context: int) -> StepPlan:
 def lead(link: RankLink, steps: int, interval: float, context: int) -> dict[int, list[tuple[int, float, float]]]:
     """The engine thread's part: (number, when the plan was made, seconds until it was handed over), by batch."""
     link.identified(IDENTITY)
-    link.own_part_loaded(1, ())
+    link.own_part_loaded(LoadedRank(1), ())
     formation = link.wait_for_formation()
     link.store_open(formation.epoch, 1)
     link.group_formed(formation.epoch)

@@ -1,4 +1,4 @@
-"""What a CUDA device has of memory, and what a computation takes of it."""
+"""Which device torch's current one is, what it has of memory, and what a computation takes of it."""
 
 from __future__ import annotations
 
@@ -39,3 +39,8 @@ class CudaMemory:
         run()
         torch.cuda.synchronize()
         return torch.cuda.max_memory_reserved() - before  # what lies idle between allocations included
+
+
+def gpu_uuid() -> str:
+    """Of torch's current device, whatever its number is in this process."""
+    return str(torch.cuda.get_device_properties().uuid)

@@ -10,19 +10,20 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Protocol
 
+from services.engine.ranks.loaded import LoadedRank
 from services.engine.ranks.metrics import FollowerMetrics
 from services.pb.postroad.v1 import ranks_pb2
 
 if TYPE_CHECKING:
     from services.engine.ranks.follower import Follower  # it needs torch, which this thread is the first to load
 
-Load = Callable[[], tuple["Follower", int]]  # what computes, and for how many pages it has room
+Load = Callable[[], tuple["Follower", LoadedRank]]  # what computes, and what rank 0 is told of it
 
 
 class FollowerListener(Protocol):
     """Told on the event loop, in order."""
 
-    def on_loaded(self, max_pages: int) -> None:
+    def on_loaded(self, loaded: LoadedRank) -> None:
         """The rank's part is in memory."""
 
     def on_formed(self, epoch: int) -> None:
@@ -67,8 +68,8 @@ class FollowerThread:
 
     def _run(self) -> None:
         try:
-            follower, max_pages = self._load()
-            self._tell(self._listener.on_loaded, max_pages)
+            follower, loaded = self._load()
+            self._tell(self._listener.on_loaded, loaded)
             while True:
                 note = self._notes.get()
                 if isinstance(note, threading.Event):

@@ -21,7 +21,9 @@ from services.engine.ranks.errors import RankLost, RankRefused, RankTaken
 from services.engine.ranks.formation import Formation
 from services.engine.ranks.identity import RankIdentity
 from services.engine.ranks.link import RankLink
+from services.engine.ranks.loaded import LoadedRank
 from services.engine.ranks.metrics import RankMetrics
+from services.engine.ranks.wire import loaded_from
 from services.pb.postroad.v1 import ranks_pb2
 
 RETRY_SECONDS = 0.5  # after a formation that failed although every rank was here
@@ -53,7 +55,7 @@ class Member:
     rank: int
     host: str  # its address
     outbox: asyncio.Queue[ranks_pb2.ToRank | None] = field(default_factory=asyncio.Queue)  # None ends the stream
-    max_pages: int | None = None  # once its weights are loaded
+    loaded: LoadedRank | None = None  # once its weights are
     formed_epoch: int = 0
     end: PostroadError | None = None  # why the stream is ended from here
 
@@ -77,7 +79,7 @@ class RankLeader:
         self._log = log
         self._listener: GroupListener | None = None
         self._identity: RankIdentity | None = None
-        self._own_max_pages: int | None = None
+        self._own: LoadedRank | None = None
         self._graph_sizes: Sequence[int] = ()
         self._num_pages: int | None = None  # once decided: the scheduler's books are made for it
         self._members: dict[int, Member] = {}
@@ -97,7 +99,7 @@ class RankLeader:
     @property
     def missing(self) -> str:
         """Which ranks are not here or not loaded, in words."""
-        ready = {rank for rank, member in self._members.items() if member.max_pages is not None}
+        ready = {rank for rank, member in self._members.items() if member.loaded is not None}
         ranks = [str(rank) for rank in range(1, self._size) if rank not in ready]
         return f"{len(ranks)} of {self._size} ranks are missing: {', '.join(ranks)}" if ranks else "the ranks connect"
 
@@ -127,15 +129,15 @@ class RankLeader:
         member.outbox.put_nowait(None)
         self._metrics.connected.set(1 + len(self._members))
         self._log.info("rank left", rank=member.rank)
-        if member.max_pages is not None:
+        if member.loaded is not None:
             self.lose(f"rank {member.rank} is gone")
 
     def on_message(self, member: Member, message: ranks_pb2.FromRank) -> None:
         """What a member says after it has joined."""
         match message.WhichOneof("message"):
             case "loaded":
-                member.max_pages = message.loaded.max_pages
-                self._log.info("rank loaded", rank=member.rank, max_pages=member.max_pages)
+                member.loaded = loaded_from(message.loaded)
+                self._log.info("rank loaded", rank=member.rank, max_pages=member.loaded.max_pages)
                 self._form_if_all_here()
             case "formed":
                 member.formed_epoch = message.formed.epoch
@@ -161,8 +163,8 @@ class RankLeader:
     def on_identified(self, identity: RankIdentity) -> None:
         self._identity = identity
 
-    def on_own_part_loaded(self, max_pages: int, graph_sizes: Sequence[int]) -> None:
-        self._own_max_pages, self._graph_sizes = max_pages, graph_sizes
+    def on_own_part_loaded(self, loaded: LoadedRank, graph_sizes: Sequence[int]) -> None:
+        self._own, self._graph_sizes = loaded, graph_sizes
         self._log.info("waiting for ranks", missing=self.missing)
         self._form_if_all_here()
 
@@ -191,9 +193,7 @@ class RankLeader:
         self.state = GroupState.GATHERING
         for member in self._members.values():
             if member.formed_epoch != epoch:  # it hangs, or cannot reach the others
-                member.end = RankLost(f"rank {member.rank} did not form the group in time")
-                member.outbox.put_nowait(None)
-                member.max_pages = None
+                self._send_away(member, RankLost(f"rank {member.rank} did not form the group in time"))
         self._form_later()
 
     def on_plan(self, message: ranks_pb2.ToRank, made: float) -> None:
@@ -214,14 +214,32 @@ class RankLeader:
         asyncio.get_running_loop().call_later(RETRY_SECONDS, self._form_if_all_here)
 
     def _form_if_all_here(self) -> None:
-        loaded = [member.max_pages for member in self._members.values() if member.max_pages is not None]
-        if self.state is not GroupState.GATHERING or self._own_max_pages is None or len(loaded) < self._size - 1:
+        if self.state is not GroupState.GATHERING or self._own is None:
+            return
+        self._send_away_who_shares_a_gpu(self._own)
+        loaded = [member.loaded for member in self._members.values() if member.loaded is not None]
+        if len(loaded) < self._size - 1:
             return
         if self._num_pages is None:
-            self._num_pages = min(self._own_max_pages, *loaded)
+            self._num_pages = min(self._own.max_pages, *(rank.max_pages for rank in loaded))
         self.state = GroupState.FORMING
         self._epoch += 1
         a_member = next(iter(self._members.values()))
         self.link.offer(Formation(self._epoch, self._num_pages, own_address(a_member.host)))
         if self._listener is not None:
             self._listener.on_group_offered()
+
+    def _send_away_who_shares_a_gpu(self, own: LoadedRank) -> None:
+        """NCCL would not connect the ranks, however often they tried."""
+        ranks = {own.gpu_uuid: 0}
+        for member in self._members.values():
+            if member.loaded is None or not member.loaded.gpu_uuid:
+                continue
+            other = ranks.setdefault(member.loaded.gpu_uuid, member.rank)
+            if other != member.rank:
+                reason = f"rank {member.rank} is on the same GPU as rank {other}: {member.loaded.gpu_uuid}"
+                self._send_away(member, RankRefused(reason))
+
+    def _send_away(self, member: Member, reason: PostroadError) -> None:
+        member.end, member.loaded = reason, None
+        member.outbox.put_nowait(None)

@@ -14,6 +14,7 @@ from services.engine.ranks.errors import GroupLost
 from services.engine.ranks.formation import Formation
 from services.engine.ranks.group import RECORD_SECONDS, RankGroup, open_store
 from services.engine.ranks.link import RankLink
+from services.engine.ranks.loaded import LoadedRank
 from services.engine.ranks.step_clock import TimedStep
 
 
@@ -27,9 +28,9 @@ class LeadingGroup:
         self._host = host
         self._form_timeout = form_timeout
 
-    def tell_loaded(self, max_pages: int, graph_sizes: Sequence[int]) -> None:
-        """Rank 0 has its weights, room for so many pages, and graphs of decodes for these numbers of rows."""
-        self._link.own_part_loaded(max_pages, graph_sizes)
+    def tell_loaded(self, loaded: LoadedRank, graph_sizes: Sequence[int]) -> None:
+        """Rank 0 has its weights, and will have graphs of decodes for these numbers of rows."""
+        self._link.own_part_loaded(loaded, graph_sizes)
 
     def wait_for_formation(self) -> Formation:
         """Sleeps until all ranks are here."""

@@ -12,6 +12,7 @@ from services.engine.plan import StepPlan
 from services.engine.ranks.errors import GroupLost
 from services.engine.ranks.formation import Formation
 from services.engine.ranks.identity import RankIdentity
+from services.engine.ranks.loaded import LoadedRank
 from services.engine.ranks.wire import plan_message
 from services.pb.postroad.v1 import ranks_pb2
 
@@ -22,9 +23,8 @@ class LinkListener(Protocol):
     def on_identified(self, identity: RankIdentity) -> None:
         """The model's files are read: ranks can be compared."""
 
-    def on_own_part_loaded(self, max_pages: int, graph_sizes: Sequence[int]) -> None:
-        """Rank 0's weights are in memory; its KV pool has room for so many pages. All ranks are to record graphs of
-        decodes for these numbers of rows."""
+    def on_own_part_loaded(self, loaded: LoadedRank, graph_sizes: Sequence[int]) -> None:
+        """Rank 0's weights are in memory. All ranks are to record graphs of decodes for these numbers of rows."""
 
     def on_store_open(self, epoch: int, port: int) -> None:
         """The ranks can find each other there."""
@@ -56,8 +56,8 @@ class RankLink:
     def identified(self, identity: RankIdentity) -> None:
         self._post(lambda: self._listener.on_identified(identity))
 
-    def own_part_loaded(self, max_pages: int, graph_sizes: Sequence[int]) -> None:
-        self._post(lambda: self._listener.on_own_part_loaded(max_pages, graph_sizes))
+    def own_part_loaded(self, loaded: LoadedRank, graph_sizes: Sequence[int]) -> None:
+        self._post(lambda: self._listener.on_own_part_loaded(loaded, graph_sizes))
 
     def wait_for_formation(self) -> Formation:
         """Sleeps until all ranks are here."""

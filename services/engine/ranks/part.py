@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from services.engine.executor.model_runner import RunnerOptions
 from services.engine.models.decoder import Decoder
 from services.engine.ranks.group import RankGroup
+from services.engine.ranks.loaded import LoadedRank
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,5 +16,5 @@ class RankPart:
 
     group: RankGroup  # in which `model` meets the others
     model: Decoder
-    max_pages: int  # of its KV pool, for which the rank has room
+    loaded: LoadedRank  # what the others are told
     options: RunnerOptions  # with `group` as its collectives

@@ -17,9 +17,10 @@ from services.engine.ranks.errors import RankRefused
 from services.engine.ranks.follower_thread import FollowerThread, Load
 from services.engine.ranks.identity import RankIdentity
 from services.engine.ranks.leader_stream import LeaderStream
+from services.engine.ranks.loaded import LoadedRank
 from services.engine.ranks.metrics import FollowerMetrics
 from services.engine.ranks.steps import Steps
-from services.engine.ranks.wire import identity_message
+from services.engine.ranks.wire import identity_message, loaded_message
 from services.engine.settings import EngineSettings
 from services.pb.postroad.v1 import debug_pb2, ranks_pb2
 
@@ -49,7 +50,7 @@ class RankStation:
         self._thread = FollowerThread(load, self, self._metrics)
         self._stream = LeaderStream(settings.leader)
         self._steps = Steps()
-        self._max_pages: int | None = None  # once loaded
+        self._loaded: LoadedRank | None = None
         self._is_loading = False
         self._following: asyncio.Task[None] | None = None
         self._health_updates: set[asyncio.Task[None]] = set()  # the loop itself keeps no reference on a task
@@ -78,10 +79,10 @@ class RankStation:
         await self._stream.close()
         return False
 
-    def on_loaded(self, max_pages: int) -> None:
-        self._max_pages = max_pages
-        self._log.info("weights loaded", max_pages=max_pages)
-        self._stream.send(self._loaded(max_pages))
+    def on_loaded(self, loaded: LoadedRank) -> None:
+        self._loaded = loaded
+        self._log.info("weights loaded", max_pages=loaded.max_pages)
+        self._tell_loaded(loaded)
 
     def on_formed(self, epoch: int) -> None:
         self._log.info("in the group", epoch=epoch)
@@ -129,7 +130,7 @@ class RankStation:
     async def _leave(self) -> None:
         self._set_serving(False)
         self._steps.end()
-        if self._max_pages is None:
+        if self._loaded is None:
             return
         seconds = self._settings.rank_timeout + LEAVE_SECONDS
         if not await self._thread.leave(seconds):
@@ -140,8 +141,8 @@ class RankStation:
             self._thread.do(message)
             return
         self._log.info("joined", leader=self._settings.leader)
-        if self._max_pages is not None:
-            self._stream.send(self._loaded(self._max_pages))
+        if self._loaded is not None:
+            self._tell_loaded(self._loaded)
         elif not self._is_loading:
             self._is_loading = True
             self._thread.start()
@@ -155,6 +156,5 @@ class RankStation:
         self._health_updates.add(task)
         task.add_done_callback(self._health_updates.discard)
 
-    @staticmethod
-    def _loaded(max_pages: int) -> ranks_pb2.FromRank:
-        return ranks_pb2.FromRank(loaded=ranks_pb2.RankLoaded(max_pages=max_pages))
+    def _tell_loaded(self, loaded: LoadedRank) -> None:
+        self._stream.send(ranks_pb2.FromRank(loaded=loaded_message(loaded)))

@@ -6,6 +6,7 @@ import dataclasses
 
 from services.engine.plan import PENDING_TOKEN, SamplingJob, SamplingParams, ScoringJob, SequencePlan, StepPlan
 from services.engine.ranks.identity import RankIdentity
+from services.engine.ranks.loaded import LoadedRank
 from services.pb.postroad.v1 import ranks_pb2
 
 _FIELDS = [field.name for field in dataclasses.fields(RankIdentity)]
@@ -17,6 +18,14 @@ def identity_message(identity: RankIdentity) -> ranks_pb2.RankIdentity:
 
 def identity_from(message: ranks_pb2.RankIdentity) -> RankIdentity:
     return RankIdentity(**{name: getattr(message, name) for name in _FIELDS})
+
+
+def loaded_message(loaded: LoadedRank) -> ranks_pb2.RankLoaded:
+    return ranks_pb2.RankLoaded(max_pages=loaded.max_pages, gpu_uuid=loaded.gpu_uuid)
+
+
+def loaded_from(message: ranks_pb2.RankLoaded) -> LoadedRank:
+    return LoadedRank(message.max_pages, message.gpu_uuid)
 
 
 def plan_message(plan: StepPlan, epoch: int) -> ranks_pb2.ToRank:

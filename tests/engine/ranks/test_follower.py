@@ -17,6 +17,7 @@ from services.engine.plan import StepPlan
 from services.engine.ranks.errors import GroupLost, PlanOrderError
 from services.engine.ranks.follower import Follower
 from services.engine.ranks.group import RankGroup, open_store
+from services.engine.ranks.loaded import LoadedRank
 from services.engine.ranks.part import RankPart
 from services.engine.ranks.wire import plan_message
 from services.pb.postroad.v1 import ranks_pb2
@@ -30,7 +31,7 @@ CONFIG = ModelConfig.from_hf(FAMILIES["llama"])
 def part(rank: int) -> RankPart:
     group = RankGroup(rank, 2, TIMEOUT, TIMEOUT)
     model = load_shard(Shard.of(CONFIG, rank, 2), random_weights(CONFIG, 0), torch.float32, "cpu", group)
-    return RankPart(group, model, max_pages=8, options=RunnerOptions(collectives=group))
+    return RankPart(group, model, loaded=LoadedRank(8), options=RunnerOptions(collectives=group))
 
 
 def plan(number: int) -> StepPlan:

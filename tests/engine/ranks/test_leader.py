@@ -12,10 +12,11 @@ from prometheus_client import CollectorRegistry
 
 from services.common.servers import StationServer
 from services.engine.plan import StepPlan
-from services.engine.ranks.errors import GroupLost, RankLost
+from services.engine.ranks.errors import GroupLost, RankLost, RankRefused
 from services.engine.ranks.identity import RankIdentity
 from services.engine.ranks.leader import GroupState, RankLeader
 from services.engine.ranks.leader_stream import LeaderStream
+from services.engine.ranks.loaded import LoadedRank
 from services.engine.ranks.metrics import RankMetrics
 from services.engine.ranks.servicer import SERVICE, RanksServicer
 from services.engine.ranks.wire import identity_message
@@ -87,7 +88,7 @@ async def setting() -> AsyncIterator[Setting]:
     setting = Setting()
     await setting.server.start()
     setting.leader.link.identified(IDENTITY)
-    setting.leader.link.own_part_loaded(9, (1, 4))
+    setting.leader.link.own_part_loaded(LoadedRank(9, "GPU-0"), (1, 4))
     try:
         yield setting
     finally:
@@ -95,12 +96,12 @@ async def setting() -> AsyncIterator[Setting]:
 
 
 @pytest.fixture
-def loaded_rank(setting: Setting) -> Callable[[], object]:
+def loaded_rank(setting: Setting) -> Callable[..., object]:
     @asynccontextmanager
-    async def make() -> AsyncIterator[Rank]:
+    async def make(gpu_uuid: str = "GPU-1") -> AsyncIterator[Rank]:
         rank = Rank(f"127.0.0.1:{setting.server.port}")
         await rank.next("accepted")
-        rank.stream.send(SAY(loaded=ranks_pb2.RankLoaded(max_pages=7)))
+        rank.stream.send(SAY(loaded=ranks_pb2.RankLoaded(max_pages=7, gpu_uuid=gpu_uuid)))
         try:
             yield rank
         finally:
@@ -160,3 +161,11 @@ async def test_a_rank_that_does_not_form_the_group_is_sent_away(setting, loaded_
             await asyncio.wait_for(rank.following, WAIT_SECONDS)
     async with loaded_rank() as rank:  # it may try again
         assert await setting.form(rank) > formation.epoch
+
+
+async def test_a_rank_on_the_gpu_of_another_is_refused(setting, loaded_rank) -> None:  # type: ignore[no-untyped-def]
+    async with loaded_rank(gpu_uuid="GPU-0") as rank:
+        with pytest.raises(RankRefused, match="rank 1 is on the same GPU as rank 0: GPU-0"):
+            await asyncio.wait_for(rank.following, WAIT_SECONDS)
+    async with loaded_rank() as rank:
+        await setting.form(rank)

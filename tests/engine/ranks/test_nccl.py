@@ -9,17 +9,19 @@ from functools import partial
 import pytest
 import torch
 
+from services.engine.executor.base import WaitForResult
 from services.engine.executor.decode_graphs import GraphOptions
 from services.engine.executor.flashinfer_attention import FlashInferAttention
 from services.engine.executor.model_runner import RunnerOptions
 from services.engine.executor.torch_executor import TorchExecutor
-from services.engine.plan import StepPlan, StepResult
+from services.engine.plan import PENDING_TOKEN, SamplingJob, SequencePlan, StepPlan, StepResult
 from services.engine.ranks.errors import GroupLost
 from services.engine.ranks.follower import Follower
 from services.engine.ranks.formation import Formation
 from services.engine.ranks.group import RankGroup
-from services.engine.ranks.leading_executor import LeadingExecutor, LeadingGroup
+from services.engine.ranks.leading_executor import LeadingGroup, OverlappedLeadingExecutor
 from services.engine.ranks.link import LinkListener, RankLink
+from services.engine.ranks.loaded import LoadedRank
 from services.engine.ranks.part import RankPart
 from services.engine.ranks.process_groups import GlooMeeting, NcclMeeting, meeting_on
 from services.pb.postroad.v1 import ranks_pb2
@@ -99,11 +101,11 @@ class Ranks:
         self._group = LeadingGroup(leading.group, self.link, LOOPBACK, TIMEOUT)
         self._make = partial(TorchExecutor, leading.model, page_size=16, options=leading.options)
         self.follower = Follower(following, LOOPBACK, page_size=16, max_model_len=None, form_timeout=TIMEOUT)
-        self.leader: LeadingExecutor
+        self.leader: OverlappedLeadingExecutor
 
     async def form_first(self) -> None:
         def lead() -> None:
-            self.leader = LeadingExecutor.of_first_group(self._make, self._group)
+            self.leader = OverlappedLeadingExecutor.of_first_group(self._make, self._group)
 
         await self._form(1, lead)
 
@@ -112,12 +114,14 @@ class Ranks:
 
     async def step(self, number: int, *, follows: bool = True) -> StepResult:
         """A decode, which is a graph."""
-        sequence = Sequence(1, [3], [0])
-        running = asyncio.create_task(asyncio.to_thread(self.leader.execute, StepPlan(number, [sequence.plan()])))
+        return (await self.launch(number, Sequence(1, [3], [0]).plan(), follows=follows))()
+
+    async def launch(self, number: int, sequence: SequencePlan, *, follows: bool = True) -> WaitForResult:
+        launching = asyncio.create_task(asyncio.to_thread(self.leader.launch, StepPlan(number, [sequence])))
         plan = await self.listener.plans.get()
         if follows:
             await asyncio.to_thread(self.follower.execute, plan)
-        return await running
+        return await launching
 
     async def _form(self, epoch: int, lead: Callable[[], None]) -> None:
         self.link.offer(Formation(epoch, 8, LOOPBACK))
@@ -135,7 +139,7 @@ class Ranks:
         group = RankGroup(rank, 2, STEP_SECONDS, TIMEOUT, meeting=NcclMeeting(self.library))
         attention = partial(FlashInferAttention, library=FlashInferOnCpu(), workspace_bytes=64)
         options = RunnerOptions(attention, GraphOptions(record, (1, 2) if rank == 0 else ()), collectives=group)
-        return RankPart(group, part_of(LLAMA)(group), max_pages=8, options=options)
+        return RankPart(group, part_of(LLAMA)(group), loaded=LoadedRank(8), options=options)
 
     def _num_graphs(self, rank: int) -> int:
         told = [line.split()[0] for recorder in self.recorders[rank] for line in recorder.log]
@@ -159,6 +163,22 @@ async def test_a_rank_that_does_not_come_is_given_up_and_the_group_forms_again()
         first, second = recorders  # graphs hold the collectives of one group
         assert first.log[-2:] == ["reset 1", "reset 2"], f"of rank {rank}"
         assert second.log[-1] == "replay 1", f"of rank {rank}"
+    ranks.leader.close()
+    ranks.follower.leave()
+
+
+async def test_a_step_that_is_launched_ahead_gets_its_token_in_the_group() -> None:
+    ranks = Ranks()
+    await ranks.form_first()
+    first = Sequence(1, [3], [0])
+    wait = await ranks.launch(1, first.plan())
+    pending = SamplingJob(first.params, [3], [], num_pending=1)
+    wait_ahead = await ranks.launch(2, SequencePlan(1, [PENDING_TOKEN], 1, [0], [pending]))
+    [token], [token_ahead] = wait().token_ids[1], wait_ahead().token_ids[1]
+    again = Sequence(1, [3, token], [0], computed=1)
+    assert (await ranks.launch(3, again.plan()))().token_ids[1] == [token_ahead]
+    with pytest.raises(GroupLost):
+        await ranks.launch(4, again.plan(), follows=False)
     ranks.leader.close()
     ranks.follower.leave()
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
+import torch
 
 from services.engine.executor.decode_graphs import GraphOptions
 from services.engine.executor.flashinfer_attention import FlashInferAttention
 from services.engine.executor.model_runner import RunnerOptions
 from services.engine.executor.torch_executor import TorchExecutor
+from services.engine.models.fp8 import E4M3
 from services.engine.ranks.group import RankGroup
 from services.engine.ranks.process_groups import GLOO, Meeting, NcclMeeting
 from tests.engine.executor.flashinfer_on_cpu import FlashInferOnCpu
@@ -23,10 +25,10 @@ from tests.engine.ranks.thread_ranks import OverlappedThreadRanks, thread_ranks
 LLAMA = FAMILIES["llama, 9 heads, 3 KV heads"]
 
 
-@pytest.mark.parametrize("with_graphs", [False, True])
-def test_tokens_are_those_of_one_rank(with_graphs: bool) -> None:
+@pytest.mark.parametrize(("with_graphs", "kv_dtype"), [(False, None), (False, E4M3), (True, None)])
+def test_tokens_are_those_of_one_rank(with_graphs: bool, kv_dtype: torch.dtype | None) -> None:
     """What is sampled reaches the others in the group: the plan has no token yet."""
-    expected = served(TorchExecutor(decoder(LLAMA), 24, 4), requests())
+    expected = served(TorchExecutor(decoder(LLAMA), 24, 4, options=RunnerOptions(kv_dtype=kv_dtype)), requests())
     recorders: list[RecorderOnCpu] = []
 
     def recorder() -> RecorderOnCpu:
@@ -35,7 +37,7 @@ def test_tokens_are_those_of_one_rank(with_graphs: bool) -> None:
 
     def options(group: RankGroup) -> RunnerOptions:
         if not with_graphs:
-            return RunnerOptions(collectives=group)
+            return RunnerOptions(kv_dtype=kv_dtype, collectives=group)
         attention = partial(FlashInferAttention, library=FlashInferOnCpu(), workspace_bytes=64)
         sizes = (1, 2, 4) if group.rank == 0 else ()  # rank 0 decides
         return RunnerOptions(attention, GraphOptions(recorder, sizes), collectives=group)
