@@ -24,6 +24,7 @@ SETTINGS: dict[str, type[StationSettings]] = {
     settings.station: settings for settings in (GatewaySettings, TokenizerSettings, EngineSettings, DetokenizerSettings)
 }
 COMPOSE: Object = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+COMPOSE_GPU: Object = yaml.safe_load((ROOT / "docker-compose.gpu.yml").read_text())
 DOCKERFILE = (ROOT / "Dockerfile.cpu").read_text()
 OLDEST = "1.30.0"
 RANK = "engine-rank"  # with tensor parallelism: the ranks that follow
@@ -31,7 +32,8 @@ NEWEST = kubernetes_validate.latest_version()
 POSTROAD = {"kubernetes.io/metadata.name": "postroad"}
 
 needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl renders the overlays")
-WAYS = ["base", *(pytest.param(name, marks=needs_kubectl) for name in ("cpu", "two-engines", "tp2", "all components"))]
+OVERLAYS = sorted(folder.name for folder in (KUBERNETES / "overlays").iterdir())
+WAYS = ["base", *(pytest.param(name, marks=needs_kubectl) for name in (*OVERLAYS, "all components"))]
 
 
 @pytest.fixture(scope="module", params=WAYS)
@@ -264,6 +266,23 @@ def test_the_operator_s_monitor_finds_every_station_and_may_scrape_it(manifests:
     assert all(manifests.may_call(prometheus, namespace, station, port) for station, port in scraped.items())
 
 
+def has_gpu(manifests: Manifests, name: str) -> bool:
+    return "nvidia.com/gpu" in manifests.container(name)["resources"]["limits"]
+
+
+def test_ranks_on_gpus_have_one_each_and_memory_to_share_as_in_compose(manifests: Manifests) -> None:
+    for name, workload in manifests.workloads.items():
+        if not has_gpu(manifests, name):
+            assert manifests.environment(name).get("POSTROAD_ENGINE_DEVICE") is None
+            continue
+        assert workload["kind"] == "StatefulSet"
+        assert manifests.container(name)["resources"]["limits"]["nvidia.com/gpu"] == "1"
+        assert manifests.environment(name)["POSTROAD_ENGINE_DEVICE"] == "cuda"
+        [shm] = [volume for volume in manifests.pod(name)["volumes"] if volume["name"] == "shm"]
+        size = COMPOSE_GPU["services"]["engine"]["shm_size"]
+        assert shm["emptyDir"] == {"medium": "Memory", "sizeLimit": size.replace("gb", "Gi")}
+
+
 @pytest.mark.parametrize("station", STATIONS)
 def test_every_station_is_confined_as_in_compose(manifests: Manifests, station: str) -> None:
     pod, container = manifests.pod(station), manifests.container(station)
@@ -284,12 +303,15 @@ def test_every_station_is_confined_as_in_compose(manifests: Manifests, station: 
     volumes = [
         volume.split(":")[1] for volume in COMPOSE["services"][station].get("volumes", ()) if ":ro" not in volume
     ]
-    assert writable == {*COMPOSE["services"][station]["tmpfs"], *volumes}
+    shared_memory = {"/dev/shm"} if has_gpu(manifests, station) else set()
+    assert writable == {*COMPOSE["services"][station]["tmpfs"], *volumes, *shared_memory}
 
 
 @pytest.mark.parametrize("station", STATIONS)
 def test_limits_images_and_times_are_those_of_compose(manifests: Manifests, station: str) -> None:
     service, container = COMPOSE["services"][station], manifests.container(station)
+    if has_gpu(manifests, station):
+        service = service | COMPOSE_GPU["services"][station]
     default = re.fullmatch(r"\$\{\w+:-(\d+)g\}", service["mem_limit"])
     assert default is not None
     assert container["resources"]["limits"]["memory"] == f"{default[1]}Gi"
