@@ -7,9 +7,10 @@ does so at once where the connection to the other rank breaks.
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from services.engine.ranks.errors import GroupLost
 from services.engine.ranks.process_groups import GLOO, Backend, Meeting, Place
 from services.engine.ranks.step_clock import StepClock, TimedStep
 
+LEAVE_SECONDS = 10.0
 RECORD_SECONDS = 120.0  # for what ranks do together before the first step: each loads kernels, and records graphs
 
 
@@ -49,7 +51,7 @@ class RankGroup:
         self._meeting = meeting
         self._backend: Backend = None
         self._is_rehearsing = False
-        self._expired = ""  # why the group that there is was given up, if it was
+        self._lost = ""  # why the group that there is, is void, if it is
         self._clock = None if self._meeting.watches_itself else StepClock(timeout, self._expire)
         self._sum, self._gather, self._broadcast = _options()
 
@@ -59,7 +61,7 @@ class RankGroup:
         `own_host` is the address at which the others reach this rank. Raises GroupLost.
         """
         self.leave()
-        self._expired = ""
+        self._lost = ""
         with self.timed(self._place.form_timeout.total_seconds()):
             try:
                 self._backend = self._meeting.connect(store, self._place, own_host)
@@ -75,10 +77,11 @@ class RankGroup:
     def leave(self) -> None:
         """Closes the connections: the others' collectives fail. Graphs of collectives are dropped before."""
         backend, self._backend = self._backend, None
+        if backend is not None:
+            self.begin_step(LEAVE_SECONDS)
+            self._meeting.part(backend)
         if self._clock is not None:
             self._clock.forget()
-        if backend is not None:
-            self._meeting.part(backend)
 
     @contextmanager
     def rehearsal(self) -> Iterator[None]:
@@ -105,8 +108,8 @@ class RankGroup:
 
     def require_whole(self) -> None:
         """Raises GroupLost if what was computed is void: another rank was waited for in vain."""
-        if self._expired:
-            raise GroupLost(self._expired)
+        if self._lost:
+            raise GroupLost(self._lost)
 
     def sum(self, x: Tensor) -> Tensor:
         if not self._is_rehearsing:
@@ -134,15 +137,14 @@ class RankGroup:
             if work is not None:
                 work.wait()
         except RuntimeError as error:
-            self.leave()
-            raise GroupLost(f"rank {self.rank} waited for another rank in vain: {error}") from error
+            self._lost = f"rank {self.rank} waited for another rank in vain: {error}"
+            raise GroupLost(self._lost) from error
 
-    def _expire(self) -> None:
-        """In the clock's thread."""
-        self._expired = f"rank {self.rank} waited for another rank in vain"
+    def _expire(self) -> Callable[[], None]:
+        """In the clock's thread, while no step begins and none is forgotten."""
+        self._lost = f"rank {self.rank} waited for another rank in vain"
         backend = self._backend
-        if backend is not None:
-            self._meeting.part(backend)
+        return (lambda: None) if backend is None else partial(self._meeting.part, backend)
 
 
 def _options() -> tuple[Any, Any, Any]:

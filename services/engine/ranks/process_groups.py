@@ -86,8 +86,10 @@ class NcclMeeting:
 
     def connect(self, store: Store, place: Place, own_host: str) -> Backend:
         # torch's own watchdog ends the process when collectives are aborted, unless it is told to handle nothing; for
-        # recorded graphs torch's documentation asks for that, too. It reads the variables as the group is made.
+        # recorded graphs torch's documentation asks for that, too. Its monitor would ask a store that goes with rank 0,
+        # and end the process where an abort takes long. The variables are read as the group is made.
         os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"
+        os.environ["TORCH_NCCL_ENABLE_MONITORING"] = "0"
         os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "0"
         nccl: Any = self.library.ProcessGroupNCCL
         options = nccl.Options()

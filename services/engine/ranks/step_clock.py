@@ -41,19 +41,20 @@ class TimedStep:
 
 
 class StepClock:
-    """Calls `expire` in a thread of its own when a step takes longer than it may, from its begin or from the end of the
-    one before it, whichever is later. Then no step is timed until all are forgotten."""
+    """Notices in a thread of its own when a step takes longer than it may, from its begin or from the end of the one
+    before it, whichever is later. Then no step is timed until all are forgotten."""
 
     def __init__(
         self,
         seconds: float,
-        expire: Callable[[], None],
+        expire: Callable[[], Callable[[], None]],
         *,
         grace: float = _GRACE_SECONDS,
         give_up: Callable[[], None] = end_process,
     ) -> None:
-        """`expire` is to make the steps end. If it has not returned after `grace` seconds, or the steps have not been
-        forgotten, `give_up` is called: the thread that launched them hangs."""
+        """`expire` is called when a step is late, and takes no time; what it returns is to make the steps end. If that
+        has not returned after `grace` seconds, or the steps have not been forgotten, `give_up` is called: the thread
+        that launched them hangs."""
         self._seconds = seconds
         self._expire = expire
         self._grace = grace
@@ -85,8 +86,9 @@ class StepClock:
             with self._changed:
                 self._changed.wait_for(lambda: self._steps)
                 expired = self._look()
-            if expired:
-                self._end_steps(expired)
+                end = self._expire() if expired else None
+            if end is not None:
+                self._end_steps(expired, end)
             time.sleep(_LOOK_SECONDS)
 
     def _look(self) -> list[TimedStep]:
@@ -98,7 +100,7 @@ class StepClock:
             return list(self._steps)
         return []
 
-    def _end_steps(self, steps: list[TimedStep]) -> None:
+    def _end_steps(self, steps: list[TimedStep], end: Callable[[], None]) -> None:
         has_returned = threading.Event()
 
         def give_up_unless_over() -> None:
@@ -108,7 +110,7 @@ class StepClock:
         last_resort = threading.Timer(self._grace, give_up_unless_over)
         last_resort.daemon = True
         last_resort.start()
-        self._expire()
+        end()
         has_returned.set()
         while not all(step.is_over for step in steps):
             time.sleep(_LOOK_SECONDS)

@@ -41,10 +41,12 @@ class NcclOnCpu:
 
     communicators: list[Communicator] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
+    is_broken: bool = False  # collectives fail at once, as when a connection has broken
     num_graphs: Callable[[int], int] = lambda _: 0  # that hold collectives of a rank
 
     def ProcessGroupNCCL(self, store: Store, rank: int, size: int, options: Options) -> ProcessGroup:
         assert os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "0", "the watchdog would end the process"
+        assert os.environ["TORCH_NCCL_ENABLE_MONITORING"] == "0", "the monitor would end the process"
         assert os.environ["TORCH_NCCL_BLOCKING_WAIT"] == "0", "no collective could be recorded"
         assert options._timeout > timedelta(hours=1), "the watchdog would abort a group that is idle"
         if rank == 0:
@@ -102,8 +104,10 @@ class ProcessGroup:
 
     def _check(self, options: Any) -> None:
         assert not options.asyncOp, "on a stream of its own"
-        if self._is_aborted:
-            raise RuntimeError("NCCL communicator was aborted")
+        if self._is_aborted or self._library.is_broken:
+            raise RuntimeError(
+                "NCCL communicator was aborted" if self._is_aborted else "NCCL error: remote process exited"
+            )
 
 
 _GROUPS: dict[int, ProcessGroup] = {}  # an operation takes no objects

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -33,10 +34,13 @@ class Calls:
         self.goes_on = threading.Event()
 
     def clock(self, seconds: float, *, expire_hangs: bool = False) -> StepClock:
-        def expire() -> None:
-            self.expired.set()
+        def end() -> None:
             if expire_hangs:
                 self.goes_on.wait()
+
+        def expire() -> Callable[[], None]:
+            self.expired.set()
+            return end
 
         return StepClock(seconds, expire, grace=SHORT, give_up=self.given_up.set)
 
