@@ -28,13 +28,14 @@ inline void configure_linear(int num_rows) {
     config.load();
 }
 
-// Cache lines to fetch meanwhile, `lines` of them with each step of kTileWords words.
+// Cache lines to fetch meanwhile, `lines` of them with each step of kTileWords words. Only into the second level: the
+// first is full of the weights in use, and has few places for what is on its way, which the rows' tiles need.
 struct Upcoming {
     const uint32_t* next;
     int64_t lines;
 
     void fetch() {
-        for (int64_t i = 0; i < lines; ++i, next += kLine) simd::prefetch(next);
+        for (int64_t i = 0; i < lines; ++i, next += kLine) _mm_prefetch(next, _MM_HINT_T1);
     }
 };
 
