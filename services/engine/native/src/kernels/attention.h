@@ -8,6 +8,7 @@
 #pragma once
 
 #include <optional>
+#include <type_traits>
 
 #include "kernels/attention_products.h"
 #include "kernels/functions.h"
@@ -80,9 +81,26 @@ inline Blocks widen_blocks(const Blocks& from, int num_blocks, int64_t block_wor
 
 // x where a row sees the keys from `key` on, `other` where not.
 inline simd::Floats where_visible(simd::Floats x, int key, Keys visible, simd::Floats other) {
-    if (key >= visible.first && key + simd::kWidth <= visible.last) return x;
     const simd::Floats kept = simd::keep_first(x, visible.last - key, other);
     return key < visible.first ? simd::keep_first(other, visible.first - key, kept) : kept;
+}
+
+constexpr int kParts = 4;  // partial results of a row, so that vectors need not wait for each other
+
+// Calls body(part, key, are_visible) for the vectors of keys that a row sees; std::true_type where it sees all of them.
+template <class Body>
+inline void for_each_vector(Keys visible, const Body& body) {
+    constexpr int kWidth = simd::kWidth;
+    int key = visible.first / kWidth * kWidth;
+    if (key < visible.first) {
+        body(0, key, std::false_type{});
+        key += kWidth;
+    }
+    for (; key + kParts * kWidth <= visible.last; key += kParts * kWidth) {
+        for (int part = 0; part < kParts; ++part) body(part, key + part * kWidth, std::true_type{});
+    }
+    for (; key + kWidth <= visible.last; key += kWidth) body(0, key, std::true_type{});
+    if (key < visible.last) body(0, key, std::false_type{});
 }
 
 inline void cap_row(const AttentionCall& call, Keys keys, float* scores) {
@@ -99,35 +117,39 @@ inline void scale_row(const float* scales, Keys keys, float* scores) {
     }
 }
 
-// Scores become weights 2^(score - largest), as elements; keys that the row does not see get weight 0. Where values have
-// scales, these go into the weights that the values are multiplied by, and not into their sum.
+inline simd::Floats power_of_two(F32, simd::Floats x) { return exp2(x); }
+inline simd::Floats power_of_two(Bf16, simd::Floats x) { return rough_exp2(x); }
+
+// Scores become weights 2^(score - largest), as elements; keys that the row does not see get weight 0. Where values
+// have scales, these go into the weights that the values are multiplied by, and not into their sum.
 template <class Fmt>
 inline void weigh_row(const float* scores, Keys visible, Keys computed, const float* value_scales,
                       typename Fmt::Element* weights, float& largest, float& sum) {
     const simd::Floats lowest = simd::broadcast(-3.0e38f);
-    const int first = visible.first / simd::kWidth * simd::kWidth;
-    simd::Floats maxima = lowest;
-    for (int key = first; key < visible.last; key += simd::kWidth) {
-        maxima = simd::max(where_visible(simd::load(scores + key), key, visible, lowest), maxima);
-    }
-    largest = simd::largest(maxima);
-    const simd::Floats offset = simd::broadcast(largest);
-    simd::Floats sums = simd::zero();
+    simd::Floats maxima[kParts] = {lowest, lowest, lowest, lowest};
+    for_each_vector(visible, [&](int part, int key, auto are_visible) {
+        const simd::Floats some = simd::load(scores + key);
+        maxima[part] = simd::max(are_visible ? some : where_visible(some, key, visible, lowest), maxima[part]);
+    });
+    largest = simd::largest(simd::max(simd::max(maxima[0], maxima[1]), simd::max(maxima[2], maxima[3])));
+    const simd::Floats offset = simd::broadcast(largest), none = simd::zero();
     int key = computed.first;
-    for (; key < first; key += simd::kWidth) simd::store_elements(weights + key, simd::zero());
-    for (; key < visible.last; key += simd::kWidth) {
-        const simd::Floats weight = exp2(simd::sub(simd::load(scores + key), offset));
-        const simd::Floats seen = where_visible(weight, key, visible, simd::zero());
-        sums = simd::add(sums, seen);
-        if (!value_scales) {
-            simd::store_elements(weights + key, seen);
-            continue;
-        }
-        const simd::Floats scaled = simd::mul(seen, simd::load(value_scales + key));  // NaN where nobody has written
-        simd::store_elements(weights + key, where_visible(scaled, key, visible, simd::zero()));
-    }
-    sum = simd::sum(sums);
-    for (; key < computed.last; key += simd::kWidth) simd::store_elements(weights + key, simd::zero());
+    for (; key + simd::kWidth <= visible.first; key += simd::kWidth) simd::store_elements(weights + key, none);
+    simd::Floats sums[kParts] = {none, none, none, none};
+    for_each_vector(visible, [&](int part, int key, auto are_visible) {
+        const auto visible_only = [&](simd::Floats x) {
+            return are_visible ? x : where_visible(x, key, visible, none);
+        };
+        simd::Floats weight = visible_only(power_of_two(Fmt{}, simd::sub(simd::load(scores + key), offset)));
+        sums[part] = simd::add(sums[part], weight);
+        // NaN where nobody has written.
+        if (value_scales) weight = visible_only(simd::mul(weight, simd::load(value_scales + key)));
+        simd::store_elements(weights + key, weight);
+    });
+    sum = simd::sum(simd::add(simd::add(sums[0], sums[1]), simd::add(sums[2], sums[3])));
+    const int end = static_cast<int>(round_up(visible.last, simd::kWidth));
+    for (key = end > key ? end : key; key < computed.last; key += simd::kWidth)
+        simd::store_elements(weights + key, none);
 }
 
 // What one call needs beside its operands, carved out of its scratch words.

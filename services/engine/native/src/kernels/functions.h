@@ -24,6 +24,20 @@ inline simd::Floats exp2(simd::Floats x) {
     return simd::scale_by_power(p, whole);
 }
 
+// 2^x for x <= 0, off by 2^-18 of itself: enough for what becomes bf16. Below -126 as exp2.
+inline simd::Floats rough_exp2(simd::Floats x) {
+    x = simd::max(x, simd::broadcast(-126.0f));
+    const simd::Floats whole = simd::round_nearest(x);
+    const simd::Floats f = simd::sub(x, whole);
+    // Of least relative error for |f| <= 1/2 among those that are 1 at 0.
+    simd::Floats p = simd::broadcast(9.58285e-3f);
+    p = simd::fma(p, f, simd::broadcast(5.590643e-2f));
+    p = simd::fma(p, f, simd::broadcast(2.4024099e-1f));
+    p = simd::fma(p, f, simd::broadcast(6.9312419e-1f));
+    p = simd::fma(p, f, simd::broadcast(1.0f));
+    return simd::scale_by_power(p, whole);
+}
+
 inline float exp2(float x) {
     float lanes[simd::kWidth];
     simd::store(lanes, exp2(simd::broadcast(x)));
