@@ -27,3 +27,12 @@ def road(project: Compose) -> Compose:
     """Whatever the test before did to it, the road is whole."""
     project.up()
     return project
+
+
+@pytest.fixture(scope="module")
+def two_ranks(project: Compose) -> Iterator[Compose]:
+    """With an engine of two ranks, a container each."""
+    compose = project.with_settings(COMPOSE_PROFILES="tp2", POSTROAD_ENGINE_TENSOR_PARALLEL_SIZE="2")
+    compose.up()
+    yield compose
+    compose.run("rm", "--stop", "--force", "engine-rank-1")

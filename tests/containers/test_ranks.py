@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import grpc
 import pytest
 
@@ -14,14 +12,6 @@ from tests.e2e.client import Client, until, user
 
 pytestmark = pytest.mark.containers
 RANKS = ("engine", "engine-rank-1")
-
-
-@pytest.fixture(scope="module")
-def two_ranks(project: Compose) -> Iterator[Compose]:
-    compose = project.with_settings(COMPOSE_PROFILES="tp2", POSTROAD_ENGINE_TENSOR_PARALLEL_SIZE="2")
-    compose.up()
-    yield compose
-    compose.run("rm", "--stop", "--force", "engine-rank-1")
 
 
 @pytest.fixture
