@@ -60,7 +60,8 @@ class NotingFollower:
 async def follow(leader: str) -> None:
     """The other rank's process: prints when each step began, in the end."""
     follower = NotingFollower()
-    settings = EngineSettings(port=0, metrics_port=0, drain_timeout=0, tensor_parallel_size=2, rank=1, leader=leader)
+    # Told to stop, it goes on until there has been no plan for a second: the last one may be on its way.
+    settings = EngineSettings(port=0, metrics_port=0, drain_timeout=10, tensor_parallel_size=2, rank=1, leader=leader)
     station = RankStation(
         settings,
         lambda: IDENTITY,

@@ -28,6 +28,7 @@ from tests.engine.ranks.thread_ranks import LoadPart, thread_ranks
 
 GREEDY = SamplingParams(temperature=0.0)
 STREAMS = 32
+BUDGET = 48  # tokens of a step
 
 
 def part_of(config: dict[str, Any]) -> LoadPart:
@@ -41,9 +42,9 @@ def part_of(config: dict[str, Any]) -> LoadPart:
 
 
 def requests() -> list[Sequence]:
-    """Half of them share a prefix; some score their prompts."""
+    """Half of them share a prefix, longer than a step of `BUDGET`; some score their prompts."""
     rng = random.Random(7)
-    shared = [rng.randrange(97) for _ in range(37)]
+    shared = [rng.randrange(97) for _ in range(BUDGET + 3)]
     prompts = [
         (shared if i % 2 else []) + [rng.randrange(97) for _ in range(rng.randrange(1, 30))] for i in range(STREAMS)
     ]
@@ -84,14 +85,14 @@ def alone(config: dict[str, Any]) -> list[list[int]]:
         ("qwen3", 2),
         ("llama, 9 heads, 3 KV heads", 2),
         ("llama, 9 heads, 3 KV heads", 4),
-        pytest.param("llama", 4, marks=pytest.mark.slow),
-        pytest.param("qwen3", 4, marks=pytest.mark.slow),
+        ("llama", 4),
+        ("qwen3", 4),
     ],
 )
 def test_streams_in_chunks_preempted_and_with_shared_prefixes(family: str, size: int) -> None:
     sequences = requests()
     with thread_ranks(size, part_of(FAMILIES[family]), num_pages=110, page_size=4) as ranks:
-        scheduler = run(ranks, sequences, max_batch_tokens=64, max_num_seqs=STREAMS)
+        scheduler = run(ranks, sequences, max_batch_tokens=BUDGET, max_num_seqs=STREAMS)
     assert [sequence.output_ids for sequence in sequences] == alone(FAMILIES[family])
     assert scheduler.counters.preemptions > 0
     assert scheduler.counters.prefix_hit_tokens > 0
