@@ -34,9 +34,9 @@ LOCK_FLAGS ?=
 
 CHECKED := services tests protos requirements deploy
 LOCK_ENV := build/lock-env
-COMPILE = CUSTOM_COMPILE_COMMAND='make lock' $(LOCK_ENV)/bin/pip-compile --quiet --no-emit-options --strip-extras \
-	--annotation-style=line --unsafe-package=torch --constraint=requirements/torch.txt \
-	$(addprefix --extra-index-url=,$(TORCH_INDEX_URL)) $(LOCK_FLAGS)
+COMPILE_ALONE = CUSTOM_COMPILE_COMMAND='make lock' $(LOCK_ENV)/bin/pip-compile --quiet --no-emit-options --strip-extras \
+	--annotation-style=line --unsafe-package=torch $(LOCK_FLAGS)
+COMPILE = $(COMPILE_ALONE) --constraint=requirements/torch.txt $(addprefix --extra-index-url=,$(TORCH_INDEX_URL))
 extras = $(addprefix --extra=,$(1))
 
 .DEFAULT_GOAL := help
@@ -64,7 +64,7 @@ test-all: dev-env clients-env ## every test that needs no containers
 	$(VENV_PYTHON) -m pytest -q -m 'not containers' $(PYTEST_FLAGS) $(TESTS)
 
 test-clients: dev-env clients-env ## other projects' clients and tools against the running product
-	$(VENV_PYTHON) -m pytest -q -m clients $(PYTEST_FLAGS) tests/e2e/clients
+	$(VENV_PYTHON) -m pytest -q -m clients $(PYTEST_FLAGS) tests/e2e/clients tests/deploy
 
 test-containers: dev-env ## builds the images, brings them up and tests them; needs Docker with compose
 	$(VENV_PYTHON) -m pytest -q -m containers --timeout=1800 $(PYTEST_FLAGS) tests/containers
@@ -124,6 +124,9 @@ lock: $(LOCK_ENV)/bin/pip-compile ## pin the dependencies of pyproject.toml anew
 		$(COMPILE) -c requirements/dev.txt --no-annotate --extra=$$service \
 			-o requirements/$$service.txt pyproject.toml || exit 1; \
 	done
+	sed -n 's/^torch==\(.*\)+cpu$$/torch==\1,!=\1+cpu/p' requirements/torch.txt > build/cuda.in
+	grep '^flashinfer-python' requirements/gpu.txt >> build/cuda.in
+	$(COMPILE_ALONE) -c requirements/engine.txt --no-annotate -o requirements/cuda.txt build/cuda.in
 
 $(LOCK_ENV)/bin/pip-compile:
 	$(PYTHON) -m venv $(LOCK_ENV)

