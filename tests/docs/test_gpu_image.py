@@ -94,6 +94,20 @@ def test_the_pins_are_those_that_pyproject_asks_for() -> None:
     assert pins["flashinfer-jit-cache"] == pins["flashinfer-python"]  # it refuses kernels of another version
 
 
+def test_what_they_need_is_pinned_as_the_engine_s_packages_are() -> None:
+    cuda, engine, gpu = (
+        dict(re.findall(r"^([\w-]+)==(\S+)", (ROOT / "requirements" / f"{name}.txt").read_text().lower(), flags=re.M))
+        for name in ("cuda", "engine", "gpu")
+    )
+    assert {"nvidia-cublas", "triton", "cuda-python"} <= set(cuda)
+    assert "torch" not in cuda
+    for others in (engine, gpu):
+        assert set(cuda) & set(others)
+        assert {name: cuda[name] for name in set(cuda) & set(others)} == {
+            name: others[name] for name in set(cuda) & set(others)
+        }
+
+
 @pytest.mark.parametrize("name", ["engine", "serve", "dev", "gateway", "tokenizer", "detokenizer", "torch"])
 def test_nothing_of_it_is_in_the_lock_files_for_cpus(name: str) -> None:
     assert not re.search(r"flashinfer|triton|nvidia", (ROOT / "requirements" / f"{name}.txt").read_text())
