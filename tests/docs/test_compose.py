@@ -94,3 +94,30 @@ def test_prometheus_scrapes_every_station_on_its_metrics_port() -> None:
     config = yaml.safe_load((ROOT / "deploy/observability/prometheus.yml").read_text())
     ports = {job["job_name"]: job["dns_sd_configs"][0]["port"] for job in config["scrape_configs"]}
     assert ports == {"gateway": 8000, "tokenizer": 9461, "engine": 9462, "engine-rank-1": 9462, "detokenizer": 9463}
+
+
+def test_grafana_is_given_the_dashboard_and_the_source_that_it_names() -> None:
+    services = yaml.safe_load(COMPOSE)["services"]
+    folder = ROOT / "deploy/observability/grafana"
+    [source] = yaml.safe_load((folder / "provisioning/datasources/prometheus.yml").read_text())["datasources"]
+    assert source["url"] == "http://prometheus:9090"
+    assert services["prometheus"]["ports"][0].endswith(":9090}:9090")
+    dashboard = json.loads((folder / "dashboards/postroad.json").read_text())
+    used = {panel["datasource"]["uid"] for panel in dashboard["panels"] if "datasource" in panel}
+    assert used == {source["uid"]}
+    [provider] = yaml.safe_load((folder / "provisioning/dashboards/postroad.yml").read_text())["providers"]
+    mounts = dict(volume.split(":")[:2] for volume in services["grafana"]["volumes"])
+    assert mounts["./deploy/observability/grafana/dashboards"] == provider["options"]["path"]
+    home = services["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
+    assert home == f"{provider['options']['path']}/postroad.json"
+
+
+def test_the_collector_listens_where_the_stations_are_told_to_send() -> None:
+    config = yaml.safe_load((ROOT / "deploy/observability/otel-collector.yml").read_text())
+    [port] = re.findall(r"POSTROAD_OTLP_ENDPOINT=http://otel-collector:(\d+)", COMPOSE)
+    assert config["receivers"]["otlp"]["protocols"]["grpc"]["endpoint"] == f"0.0.0.0:{port}"
+    traces = config["service"]["pipelines"]["traces"]
+    for part, names in traces.items():
+        assert set(names) <= set(config[part]), part
+    mounts = dict(volume.split(":")[:2] for volume in yaml.safe_load(COMPOSE)["services"]["otel-collector"]["volumes"])
+    assert f"--config={mounts['./deploy/observability/otel-collector.yml']}" in COMPOSE
