@@ -128,6 +128,8 @@ def test_a_change_of_the_code_installs_nothing_anew(project: Compose, tmp_path: 
     for station in SERVICES.values():
         with (tmp_path / "services" / station / "__main__.py").open("a") as file:
             file.write(f"# {uuid.uuid4()}\n")
+    with (tmp_path / "requirements" / "clients.txt").open("a") as file:  # in no image
+        file.write(f"# {uuid.uuid4()}\n")
     steps = project.with_settings(POSTROAD_IMAGE_TAG="changed").build_elsewhere(tmp_path)
     try:
         assert len(steps) > 15
