@@ -65,7 +65,7 @@ async def follow(leader: str) -> None:
     station = RankStation(
         settings,
         lambda: IDENTITY,
-        lambda: (follower, 1),  # type: ignore[arg-type,return-value]
+        lambda: (follower, LoadedRank(1)),  # type: ignore[arg-type,return-value]
         CollectorRegistry(),
         make_logger("engine", "error", "json"),
     )
