@@ -187,6 +187,7 @@ private:
             for (int64_t word = 0; word < words; word += kGroupWords, block += block_words(Scheme::kFormat)) {
                 expand_block(block, expanded_ + word * kPanel);
             }
+            asm volatile("" : : : "memory");  // intrinsics of tiles do not say that they read memory
             codes_ = expanded_;
         } else {
             codes_ = weights_ + first_word * kPanel;
