@@ -30,23 +30,26 @@ def activation_group(columns: int, quantization: str) -> int:
     """How many neighbours share a scale."""
     if quantization not in PER_OUTPUT:
         return GROUP
-    tiles = -(-columns // 64)
-    groups = -(-tiles // 4)
-    return 64 * -(-tiles // groups)
+    steps = -(-columns // 64)
+    groups = -(-steps // 18)
+    return 64 * -(-steps // groups)
 
 
 def rounded_activations(rows: Floats, quantization: str) -> Floats:
-    """Each group of neighbours to multiples of a 127th of its largest magnitude; long ones with an outlier, of a 254th
-    of that. rows: [rows, columns].
+    """Each group of neighbours to multiples of a 127th of its largest magnitude; of long ones with an outlier, of 7.5
+    times the mean magnitude where that is less, but not of less than a 128th of the largest. rows: [rows, columns].
     """
     size = activation_group(rows.shape[1], quantization)
     groups = _groups(rows, size)
-    largest = np.abs(groups).max(-1, keepdims=True)
-    has_outlier = largest**2 * np.float32(size) > 64 * (groups**2).sum(-1, keepdims=True)
-    steps = np.where(has_outlier & (quantization in PER_OUTPUT), np.float32(254), np.float32(1))
+    largest = top = np.abs(groups).max(-1, keepdims=True)
+    if quantization in PER_OUTPUT:
+        inside = _groups(np.ones_like(rows), size).sum(-1, keepdims=True)
+        spread = np.float32(7.5) * np.abs(groups).sum(-1, keepdims=True) / inside
+        has_outlier = largest**2 * inside > 64 * (groups**2).sum(-1, keepdims=True)
+        top = np.where(has_outlier, np.minimum(largest, np.maximum(spread, largest / 128)), largest)
     with np.errstate(divide="ignore", over="ignore"):
-        inverse = np.where(largest > 2.0**-100, np.float32(127) / largest, np.float32(0))
-    return _flat(np.rint(groups * inverse * steps) / steps * (largest / np.float32(127)), rows.shape[1])
+        inverse = np.where(largest > 2.0**-100, np.float32(127) / top, np.float32(0))
+    return _flat(np.rint(groups * inverse) * (top / np.float32(127)), rows.shape[1])
 
 
 def rounded_weights(weights: Floats, quantization: str) -> Floats:

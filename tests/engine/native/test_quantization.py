@@ -28,7 +28,7 @@ LLAMA = FAMILIES["llama, 9 heads, 3 KV heads"]
 ISAS = postroad_native.supported_isas()
 # Hidden sizes: whole groups, an odd number of them, a short last one; more than int8's activations have in one group.
 # Vocabularies that do not fill their last panel.
-SHAPES = [(128, 64), (96, 75), (80, 33), (336, 64)]
+SHAPES = [(128, 64), (96, 75), (80, 33), (1312, 40)]
 
 
 def _all_logits(model: postroad_native.Model, token_ids: list[int]) -> Floats:

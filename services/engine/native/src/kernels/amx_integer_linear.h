@@ -1,7 +1,7 @@
 // Linear layers of integers whose scales are those of features, by AMX. Products of a group are summed by tiles as
-// integers and become numbers while the next ones are computed: the same sums in the same order as without tiles, so few
-// rows need not come here. Codes of 4 bits become bytes, some groups of a panel at a time, which stay in the first-level
-// cache while all rows are multiplied by them.
+// integers and become numbers while the next ones are computed: the same sums in the same order as without tiles, so
+// few rows need not come here. Codes of 4 bits become bytes, some groups of a panel at a time, which stay in the
+// first-level cache while all rows are multiplied by them.
 #pragma once
 
 #include "kernels/amx_linear.h"
@@ -13,6 +13,7 @@ namespace {
 namespace amx {
 
 constexpr int kIntegerRows = 2 * kTileHeight;  // rows computed together
+static_assert(kStepWords == kTileWords && kLongGroupWords <= kCachedWords);
 // Rows below which vectors of AVX-512 are faster, as measured.
 constexpr int64_t kFewIntegerRows = 4;
 
@@ -84,21 +85,22 @@ private:
     bool is_first_ = false, is_last_ = false;
 };
 
-// The integers of up to 32 rows (up to 16 unless kTwo) of one panel, [rows][kPanel]: products of `words` words. Tiles are
-// configured. Meanwhile an earlier conversion is done.
+// The integers of up to 32 rows (up to 16 unless kTwo) of one panel, [rows][kPanel]: products of the words whose steps
+// are in the mask. Tiles are configured. Meanwhile an earlier conversion is done.
 template <bool kTwo, class Fmt>
-inline void multiply_words(const uint32_t* upper, int64_t stride, const uint32_t* weights, int64_t words,
+inline void multiply_steps(const uint32_t* upper, int64_t stride, const uint32_t* weights, uint32_t steps,
                            Upcoming& upcoming, Conversion<Fmt>& behind, int32_t* dots) {
     const uint32_t* lower = upper + kTileHeight * stride;
     const int64_t input_bytes = stride * int64_t{sizeof(uint32_t)};
-    const auto behind_rows = static_cast<int>(ceil_div(kIntegerRows / 2 * kTileWords, words));
+    const int behind_rows = static_cast<int>(ceil_div(kIntegerRows / 2, __builtin_popcount(steps)));
     _tile_zero(0);
     _tile_zero(1);
     if constexpr (kTwo) {
         _tile_zero(2);
         _tile_zero(3);
     }
-    for (int64_t word = 0; word < words; word += kTileWords) {
+    for (; steps != 0; steps &= steps - 1) {
+        const int64_t word = __builtin_ctz(steps) * kStepWords;
         upcoming.fetch();
         _tile_loadd(6, weights + word * kPanel, kPanelBytes);
         _tile_loadd(7, weights + word * kPanel + kTileWords, kPanelBytes);
@@ -198,22 +200,29 @@ private:
     void add_groups(int64_t row, int rows, int64_t first, int64_t last, float* sums) {
         const IntegerRows input(call_, row);
         for (int64_t g = first; g < last; ++g) {
-            const bool has_rest = input.has_rest(rows, g);
-            for (int level = 0; level <= static_cast<int>(has_rest); ++level) {
-                multiply(input, rows, g, level);
+            const uint32_t steps[] = {all_steps(g), input.high_steps(rows, g)};
+            const int levels = steps[1] == 0 ? 1 : 2;
+            for (int level = 0; level < levels; ++level) {
+                multiply(input, rows, g, level, steps[level]);
                 behind_[turn_].begin(dots_[turn_], sums, row, rows, input.scale(0, level * groups_ + g),
-                                     g == 0 && level == 0, g == groups_ - 1 && level == static_cast<int>(has_rest));
+                                     g == 0 && level == 0, g == groups_ - 1 && level == levels - 1);
                 turn_ ^= 1;
             }
         }
     }
 
-    void multiply(const IntegerRows& input, int rows, int64_t g, int level) {
-        const int64_t word = g * call_.linear.group_words, rest = input.words - word;
+    uint32_t all_steps(int64_t g) const {
+        const int64_t rest = call_.linear.words - g * call_.linear.group_words;
         const int64_t words = rest < call_.linear.group_words ? rest : call_.linear.group_words;
-        (rows > kTileHeight ? multiply_words<true, Fmt> : multiply_words<false, Fmt>)(
-            input.bytes + level * input.words + word, input.stride, codes_ + (word - first_word_) * kPanel, words, upcoming_,
-            behind_[turn_], dots_[turn_]);
+        return static_cast<uint32_t>((uint64_t{1} << words / kStepWords) - 1);
+    }
+
+    void multiply(const IntegerRows& input, int rows, int64_t g, int level, uint32_t steps) {
+        const int64_t word = g * call_.linear.group_words;
+        (rows > kTileHeight ? multiply_steps<true, Fmt>
+                            : multiply_steps<false, Fmt>)(input.bytes + level * input.words + word, input.stride,
+                                                          codes_ + (word - first_word_) * kPanel, steps, upcoming_,
+                                                          behind_[turn_], dots_[turn_]);
     }
 
     const LinearCall& call_;

@@ -53,12 +53,12 @@ struct IntegerRows {
     const uint32_t* scale(int row, int64_t group) const { return bytes + row * stride + levels * words + group; }
     const uint32_t* offset(int row, int64_t group) const { return scale(row, group) + levels * groups; }
 
-    // Whether the group has a second level in one of the first so many rows.
-    bool has_rest(int count, int64_t group) const {
-        uint32_t any = 0;
-        const uint32_t* rest = scale(0, groups + group);
-        for (int row = 0; row < count; ++row, rest += stride) any |= *rest;
-        return any != 0;
+    // The steps of a group that have high bytes in one of the first so many rows.
+    uint32_t high_steps(int count, int64_t group) const {
+        uint32_t steps = 0;
+        const uint32_t* mask = offset(0, levels * groups) + group;
+        for (int row = 0; row < count; ++row, mask += stride) steps |= *mask;
+        return steps;
     }
 };
 
@@ -148,13 +148,14 @@ inline void add_group(const IntegerRows& rows, int64_t g, const uint16_t* halves
     }
 }
 
-// kVectors vectors of columns of a panel, from `column` on, for kRows rows. Meanwhile a panel is fetched from `upcoming`
-// on, unless that is null. Not inlined: one function serves every kind of element.
+// kVectors vectors of columns of a panel, from `column` on, for kRows rows. Meanwhile a panel is fetched from
+// `upcoming` on, unless that is null. Not inlined: one function serves every kind of element.
 template <class Scheme, int kRows, int kVectors>
 __attribute__((noinline)) void integer_tile(const LinearCall& call, int64_t row, const uint32_t* panel, int column,
-                         const uint32_t* upcoming, float* product) {
+                                            const uint32_t* upcoming, float* product) {
     constexpr int64_t kBlockWords = block_words(Scheme::kFormat);
     constexpr int kLevels = activation_levels(Scheme::kFormat);
+    constexpr int64_t kStepBlocks = kStepWords / kGroupWords;
     const IntegerRows rows(call, row);
     const int64_t group_blocks = Scheme::kScales ? 1 : call.linear.group_words / kGroupWords;
     const int64_t blocks = call.linear.words / kGroupWords;
@@ -165,7 +166,8 @@ __attribute__((noinline)) void integer_tile(const LinearCall& call, int64_t row,
     for (int64_t g = 0; g < rows.groups; ++g) {
         const int64_t first = g * group_blocks;
         const int64_t last = first + group_blocks < blocks ? first + group_blocks : blocks;
-        for (int level = 0; level < kLevels && (level == 0 || rows.has_rest(kRows, g)); ++level) {
+        const uint32_t high_steps = kLevels > 1 ? rows.high_steps(kRows, g) : 0;
+        for (int level = 0; level < kLevels && (level == 0 || high_steps != 0); ++level) {
             const int64_t group = level * rows.groups + g;
             simd::Words dots[kRows][kVectors];
             for (int r = 0; r < kRows; ++r) {
@@ -174,6 +176,7 @@ __attribute__((noinline)) void integer_tile(const LinearCall& call, int64_t row,
                 }
             }
             for (int64_t block = first; block < last; ++block) {
+                if (level == 1 && !(high_steps >> (block - first) / kStepBlocks & 1)) continue;
                 if (upcoming && level == 0) {
                     for (int64_t line = 0; line < kBlockWords; line += kLine) {
                         simd::prefetch(upcoming + block * kBlockWords + line);
@@ -181,7 +184,8 @@ __attribute__((noinline)) void integer_tile(const LinearCall& call, int64_t row,
                 }
                 multiply_block<Scheme>(rows, level * blocks + block, panel + block * kBlockWords, column, dots);
             }
-            const uint32_t* halves = panel + first * kBlockWords + code_words(Scheme::kFormat);  // where a group is a block
+            const uint32_t* halves =
+                panel + first * kBlockWords + code_words(Scheme::kFormat);  // where a group is a block
             add_group<Scheme>(rows, group, reinterpret_cast<const uint16_t*>(halves) + column, dots, sums);
         }
     }

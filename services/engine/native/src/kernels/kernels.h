@@ -9,10 +9,13 @@
 //     four signed bytes or [4][32] of eight nibbles, then, where the format has them, 32 scales and 32 minima, float16,
 //     or, of kInt4, 32 pairs of bytes: a step, 1 to 17, and a base, signed. The low nibbles of a word are the codes of
 //     four inputs, the high nibbles those of the next four.
-//   Integer activations: rows of [levels][words] of four signed bytes, then [levels][groups] of float32 scales of groups
+//   Integer activations: rows of [levels][words] of four signed bytes, then [levels][groups] of float32 scales of
+//   groups
 //     of neighbours, then as many offsets: what a group's sum contributes to a product because codes are multiplied as
-//     unsigned numbers (QuantizeCall). A number is the sum of its levels. A second one is what the first rounded off,
-//     of groups that need it; of others its scale is 0, and its bytes are anything.
+//     unsigned numbers (QuantizeCall). A number is the sum of its levels. Where there are two, the second one holds the
+//     high bytes of what one byte is too short for, with kHighStep times the first one's scale, and behind the offsets
+//     is a mask per group: a bit for every kStepWords words that have high bytes. A group without any has scale 0
+//     there.
 //   Keys: blocks of 16 tokens, each [words of a head][16] words.
 //   Values: blocks of 16 tokens, each [words of 16 tokens][head_stride] words; a word holds neighbours in time.
 //   Keys and values in int8: likewise, with a byte for each element.
@@ -32,8 +35,10 @@ constexpr int kWordPadding = 16;  // words: rows of activations, and of weights,
 constexpr int kGroup = 32;        // neighbours along the input whose weights share a scale
 constexpr int kGroupWords = 8;    // of a group's bytes
 constexpr int kCodeBias = 128;    // from a signed code to the unsigned one that it is multiplied as
-constexpr int64_t kLongGroupWords = 64;  // at most, of activations that share a scale where weights do not
-constexpr int kRecordTail = 16;   // floats behind a row's partial attention: its maximum, its sum, and padding
+constexpr int64_t kLongGroupWords = 288;  // at most, of activations that share a scale where weights do not
+constexpr int kStepWords = 16;            // of a long group, of which there are at most 32
+constexpr float kHighStep = 128.0f;       // from one high byte to the next, in low ones
+constexpr int kRecordTail = 16;           // floats behind a row's partial attention: its maximum, its sum, and padding
 
 enum class Epilogue {
     kStore,       // output = product + bias, float32
@@ -50,8 +55,8 @@ struct Linear {
     int64_t out_features;  // as they are packed: for k*Mul, gate and up together
     int64_t in_features;
     int64_t words;        // of an input row, a multiple of kWordPadding
-    int64_t panel_words;   // from one panel to the next
-    int64_t group_words;   // of the activations that share a scale
+    int64_t panel_words;  // from one panel to the next
+    int64_t group_words;  // of the activations that share a scale
     WeightFormat format;
     int64_t panels() const { return ceil_div(out_features, kPanel); }
 };
@@ -82,8 +87,8 @@ constexpr int64_t block_words(WeightFormat format) {
     return 0;
 }
 
-// Words of the activations that share a scale, in rows of `words`, a multiple of kWordPadding: as those of weights where
-// these have scales per group; else a few groups of nearly equal length.
+// Words of the activations that share a scale, in rows of `words`, a multiple of kWordPadding: as those of weights
+// where these have scales per group; else a few groups of nearly equal length.
 constexpr int64_t activation_group_words(WeightFormat format, int64_t words) {
     if (!scales_features(format)) return kGroupWords;
     return round_up(ceil_div(words, ceil_div(words, kLongGroupWords)), kWordPadding);
@@ -93,7 +98,9 @@ constexpr int activation_levels(WeightFormat format) { return scales_features(fo
 
 // Words of an integer row, each level of which fills `words`.
 constexpr int64_t quantized_row_words(WeightFormat format, int64_t words) {
-    return activation_levels(format) * (words + 2 * ceil_div(words, activation_group_words(format, words)));
+    const int64_t groups = ceil_div(words, activation_group_words(format, words));
+    const int levels = activation_levels(format);
+    return levels * (words + 2 * groups) + (levels - 1) * groups;
 }
 
 // A row of activations to integers, each group by its own largest magnitude, for products with weights of `format`.
@@ -124,7 +131,8 @@ struct RmsNormCall {
     void* output;  // elements
 };
 
-// One token's heads: normalised and rotated where the model says so, and queries, keys and values put where they belong.
+// One token's heads: normalised and rotated where the model says so, and queries, keys and values put where they
+// belong.
 struct HeadsCall {
     const float* projected;  // queries, keys, values: [num_heads + 2 * num_kv_heads][head_dim]
     int num_heads, num_kv_heads, head_dim;

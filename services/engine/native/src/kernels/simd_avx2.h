@@ -86,6 +86,9 @@ inline Words to_unsigned(Words x) { return _mm256_xor_si256(x, _mm256_set1_epi32
 inline Floats from_integers(Words x) { return _mm256_cvtepi32_ps(x); }
 inline Words magnitude(Floats x) { return _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x7fffffff)); }
 inline Words max_integers(Words a, Words b) { return _mm256_max_epi32(a, b); }
+inline bool any_above(Words x, int bound) {
+    return _mm256_movemask_epi8(_mm256_cmpgt_epi32(x, _mm256_set1_epi32(bound))) != 0;
+}
 inline uint32_t largest_integer(Words x) {
     const __m128i four = _mm_max_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
     const __m128i two = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4e));

@@ -97,6 +97,7 @@ inline Words to_unsigned(Words x) { return _mm512_xor_si512(x, _mm512_set1_epi32
 inline Floats from_integers(Words x) { return _mm512_cvtepi32_ps(x); }
 inline Words magnitude(Floats x) { return _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff)); }
 inline Words max_integers(Words a, Words b) { return _mm512_max_epi32(a, b); }
+inline bool any_above(Words x, int bound) { return _mm512_cmpgt_epi32_mask(x, _mm512_set1_epi32(bound)) != 0; }
 inline uint32_t largest_integer(Words x) { return static_cast<uint32_t>(_mm512_reduce_max_epi32(x)); }
 inline Floats load_halves(const uint16_t* p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));

@@ -104,6 +104,7 @@ inline uint32_t largest_integer(Words x) {
     const uint32_t odd = x[1] > x[3] ? x[1] : x[3];
     return even > odd ? even : odd;
 }
+inline bool any_above(Words x, int bound) { return largest_integer(x) > static_cast<uint32_t>(bound); }
 inline Floats load_halves(const uint16_t* p) {
     return Floats{float_from_half(p[0]), float_from_half(p[1]), float_from_half(p[2]), float_from_half(p[3])};
 }
