@@ -71,12 +71,12 @@ HEAD = """\
 #TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu
 # What the images' labels call the state of the code, for instance the commit.
 #REVISION=
-# The engine on a GPU, from an image of its own; the base of that image, and where torch and flashinfer's built kernels
-# for its version of CUDA come from.
+# The engine on a GPU, from an image of its own; the base of that image, where torch for its version of CUDA comes from,
+# and where flashinfer's built kernels do: needed for the build, flashinfer's installation guide names it.
 #COMPOSE_FILE=docker-compose.yml:docker-compose.gpu.yml
 #CUDA_IMAGE=nvidia/cuda:13.0.1-runtime-ubuntu24.04
 #TORCH_CUDA_INDEX_URL=https://download.pytorch.org/whl/cu130
-#FLASHINFER_INDEX_URL=https://flashinfer.ai/whl/cu130
+#FLASHINFER_INDEX_URL=
 # With --profile observability: where Prometheus and Grafana are published.
 #POSTROAD_PROMETHEUS_PUBLISH=127.0.0.1:9090
 #POSTROAD_GRAFANA_PUBLISH=127.0.0.1:3000
