@@ -7,8 +7,6 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-import httpx
-
 from tests.e2e.client import Client, Streamed, user
 
 STREAMS = 32
@@ -42,15 +40,6 @@ async def running_streams(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def answers(client: Client) -> bool:
-    """Whether the road answers a chat."""
-    try:
-        response = await client.post("/v1/chat/completions", messages=user("hello"), max_tokens=3)
-    except httpx.TransportError:
-        return False
-    return response.status_code == 200
 
 
 async def ends(tasks: Sequence[Task]) -> list[Streamed | BaseException]:

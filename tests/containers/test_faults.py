@@ -11,7 +11,6 @@ from tests.containers.compose import Compose, docker
 from tests.containers.streams import (
     STREAMS,
     all_end_with_an_error_frame,
-    answers,
     ends,
     is_error_frame,
     is_whole,
@@ -28,7 +27,7 @@ async def test_a_crash_ends_its_streams_with_an_error_frame(road: Compose, victi
         crashed = road.container(victim)
         crashed.kill()
         await all_end_with_an_error_frame(streams)
-        await until(lambda: answers(client), 60, lambda: f"{victim} is not in use again")
+        await until(client.answers, 60, lambda: f"{victim} is not in use again")
         assert road.container(victim).started != crashed.started
         await client.wait_idle()
 
@@ -50,7 +49,7 @@ async def test_a_crash_of_the_gateway_closes_connections_and_frees_the_engine(ro
         crashed.kill()
         assert all(isinstance(result, httpx.TransportError) for result in await ends(streams))
     async with Client(road) as client:  # by a new connection
-        await until(lambda: answers(client), 60, lambda: "the gateway is not in use again")
+        await until(client.answers, 60, lambda: "the gateway is not in use again")
         assert road.container("gateway").started != crashed.started
         await client.wait_idle()
 
@@ -61,7 +60,7 @@ async def test_a_cut_network_is_noticed_by_keepalive(road: Compose, victim: str)
         cut = road.container(victim)
         with cut.cut_off(victim):
             await all_end_with_an_error_frame(streams)
-        await until(lambda: answers(client), 60, lambda: f"the {victim} is not in use again")
+        await until(client.answers, 60, lambda: f"the {victim} is not in use again")
         assert road.container(victim).started == cut.started  # nobody restarted it
         await client.wait_idle()
 
@@ -88,7 +87,7 @@ async def test_a_gateway_that_is_cut_off_ends_its_streams_and_holds_nothing_behi
             assert all(isinstance(r, httpx.TransportError) or is_error_frame(r) for r in await ends(streams))
             await until(lambda: nothing_runs(road), 10, lambda: "requests of a gateway that is gone")
     async with Client(road) as client:
-        await until(lambda: answers(client), 60, lambda: "the gateway is not in use again")
+        await until(client.answers, 60, lambda: "the gateway is not in use again")
         await client.wait_idle()
 
 
@@ -135,4 +134,4 @@ async def test_docker_kill_counts_as_a_stop_and_start_brings_it_back(road: Compo
             docker("kill", container.id)
             assert not road.containers(service)  # and nobody starts it
             docker("start", container.id)
-            await until(lambda: answers(client), 60, lambda one=service: f"the {one} is not in use again")  # type: ignore[misc]
+            await until(client.answers, 60, lambda one=service: f"the {one} is not in use again")  # type: ignore[misc]

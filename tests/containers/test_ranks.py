@@ -7,7 +7,7 @@ import pytest
 
 from services.pb.postroad.v1 import debug_pb2, debug_pb2_grpc
 from tests.containers.compose import GRPC_PORTS, Compose
-from tests.containers.streams import all_end_with_an_error_frame, answers, running_streams
+from tests.containers.streams import all_end_with_an_error_frame, running_streams
 from tests.e2e.client import Client, until, user
 
 pytestmark = pytest.mark.containers
@@ -48,7 +48,7 @@ async def test_a_rank_that_crashes_ends_its_streams_and_comes_back(ranks: Compos
         before = {name: ranks.container(name) for name in RANKS}
         before[victim].kill()
         await all_end_with_an_error_frame(streams)
-        await until(lambda: answers(client), 90, lambda: f"the group is not in use again without {victim}")
+        await until(client.answers, 90, lambda: f"the group is not in use again without {victim}")
         restarted = {name for name in RANKS if ranks.container(name).started != before[name].started}
         assert restarted == {victim}  # the other one keeps its weights
         await client.wait_idle()
@@ -59,6 +59,6 @@ async def test_a_rank_whose_network_is_cut_is_missed_and_joins_again(ranks: Comp
         cut = ranks.container("engine-rank-1")
         with cut.cut_off():
             await all_end_with_an_error_frame(streams)
-        await until(lambda: answers(client), 90, lambda: "the group is not in use again")
+        await until(client.answers, 90, lambda: "the group is not in use again")
         assert ranks.container("engine-rank-1").started == cut.started  # nobody restarted it
         await client.wait_idle()

@@ -56,6 +56,14 @@ class Client:
     async def post(self, path: str, **body: Any) -> httpx.Response:
         return await self.http.post(path, json=body)
 
+    async def answers(self) -> bool:
+        """Whether the road answers a chat."""
+        try:
+            response = await self.post("/v1/chat/completions", messages=user("hello"), max_tokens=3)
+        except httpx.TransportError:
+            return False
+        return response.status_code == 200
+
     async def whole(self, **body: Any) -> dict[str, Any]:
         """A whole answer; the endpoint follows from `messages` or `prompt`. Fails unless it is a 200."""
         response = await self.post(path_of(body), **body)

@@ -36,14 +36,6 @@ async def start_streams(client: Client, count: int) -> list[asyncio.Task[Streame
     return tasks
 
 
-async def serves_again(client: Client) -> bool:
-    try:
-        response = await client.post("/v1/chat/completions", messages=user("hello"), max_tokens=3)
-    except httpx.TransportError:
-        return False
-    return response.status_code == 200
-
-
 async def others_unchanged(stack: Stack, before: dict[str, int], killed: str) -> None:
     after = stack.pids()
     assert {name for name in before if before[name] != after[name]} == {killed}
@@ -73,7 +65,7 @@ async def test_fieldbug_27_killing_it_in_mid_stream_ends_each_stream_with_an_err
             assert response.json()["usage"]["completion_tokens"] == LONG["max_tokens"]
         else:
             assert response.json()["error"]["message"]
-        await until(lambda: serves_again(client), 30, lambda: f"{victim} not in use again")
+        await until(client.answers, 30, lambda: f"{victim} not in use again")
         await others_unchanged(stack, before, victim)
         await client.wait_idle()
 
@@ -104,7 +96,7 @@ async def test_killing_the_tokenizer_leaves_running_streams_alone(stack: Stack) 
         stack.kill("tokenizer")
         results = await asyncio.gather(*streams)
         assert all(result.done and result.error is None for result in results)
-        await until(lambda: serves_again(client), 30, lambda: "tokenizer not in use again")
+        await until(client.answers, 30, lambda: "tokenizer not in use again")
 
 
 async def test_killing_the_gateway_closes_connections_and_frees_the_engine(stack: Stack) -> None:
@@ -115,7 +107,7 @@ async def test_killing_the_gateway_closes_connections_and_frees_the_engine(stack
         async with asyncio.timeout(ENDS_WITHIN):
             results = await asyncio.gather(*streams, return_exceptions=True)
         assert all(isinstance(result, httpx.TransportError) for result in results), results
-        await until(lambda: serves_again(client), 30, lambda: "gateway not in use again")
+        await until(client.answers, 30, lambda: "gateway not in use again")
         await client.wait_idle()
         await others_unchanged(stack, before, "gateway")
 
@@ -130,7 +122,7 @@ async def test_fieldbug_28_ready_follows_the_engine(stack: Stack) -> None:
 
         await until(not_ready, 10, lambda: "ready without an engine")
         assert (await client.http.get("/health")).status_code == 200  # the gateway itself lives
-        await until(lambda: serves_again(client), 30, lambda: "engine not in use again")
+        await until(client.answers, 30, lambda: "engine not in use again")
 
         async def ready() -> bool:
             return (await client.http.get("/ready")).status_code == 200

@@ -10,12 +10,11 @@
 //     or, of kInt4, 32 pairs of bytes: a step, 1 to 17, and a base, signed. The low nibbles of a word are the codes of
 //     four inputs, the high nibbles those of the next four.
 //   Integer activations: rows of [levels][words] of four signed bytes, then [levels][groups] of float32 scales of
-//   groups
-//     of neighbours, then as many offsets: what a group's sum contributes to a product because codes are multiplied as
-//     unsigned numbers (QuantizeCall). A number is the sum of its levels. Where there are two, the second one holds the
-//     high bytes of what one byte is too short for, with kHighStep times the first one's scale, and behind the offsets
-//     is a mask per group: a bit for every kStepWords words that have high bytes. A group without any has scale 0
-//     there.
+//     groups of neighbours, then as many offsets: what a group's sum contributes to a product because codes are
+//     multiplied as unsigned numbers (QuantizeCall). A number is the sum of its levels. Where there are two, the second
+//     one holds the high bytes of what one byte is too short for, with kHighStep times the first one's scale, and behind
+//     the offsets is a mask per group: a bit for every kStepWords words that have high bytes. A group without any has
+//     scale 0 there.
 //   Keys: blocks of 16 tokens, each [words of a head][16] words.
 //   Values: blocks of 16 tokens, each [words of 16 tokens][head_stride] words; a word holds neighbours in time.
 //   Keys and values in int8: likewise, with a byte for each element.
