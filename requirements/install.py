@@ -28,7 +28,8 @@ class SetupError(Exception):
 class Step(NamedTuple):
     """Something to install with pip. `sources` decide whether it is up to date; `makes` must exist afterwards.
 
-    `without` says how things go on where it cannot be installed; nothing else does without its steps.
+    `without` says how things go on where it cannot be installed; nothing else does without its steps. `takes` says why
+    a step that shows nothing for a while does so.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Step(NamedTuple):
     pip_args: list[str]
     makes: Path | None = None
     without: str = ""
+    takes: str = ""
 
 
 def steps(root: Path, lock: str) -> list[Step]:
@@ -45,9 +47,9 @@ def steps(root: Path, lock: str) -> list[Step]:
         return [Step(lock, [pins / "clients.txt"], ["--no-compile", "-r", str(pins / "clients.txt")])]
     protos = sorted((root / "protos").rglob("*.proto"))
     return [
-        Step("torch", [pins / "torch.txt"], ["-r", str(pins / "torch.txt")]),
-        Step(lock, [pins / f"{lock}.txt"], ["-r", str(pins / f"{lock}.txt")]),
-        Step("model", [pins / "model.txt"], ["-r", str(pins / "model.txt")]),
+        Step("torch", [pins / "torch.txt"], ["-r", str(pins / "torch.txt")], takes="190 MB to download"),
+        Step(lock, [pins / f"{lock}.txt"], ["-r", str(pins / f"{lock}.txt")], takes="some 80 packages"),
+        Step("model", [pins / "model.txt"], ["-r", str(pins / "model.txt")], takes="98 MB to download"),
         Step(
             "postroad",
             [root / "pyproject.toml", root / "protos" / "build.py", *protos],
@@ -68,7 +70,9 @@ def native_step(root: Path) -> Step:
         "native",
         sorted(files),
         ["--force-reinstall", str(folder)],  # its version stays the same when its sources change
-        without="the engine runs models with torch, several times slower. Is there a C++ compiler? (Debian: g++)",
+        without="the engine runs models with torch, several times slower. Are there a C++ compiler and Python's "
+        "headers? (Debian: g++, python3-dev)",
+        takes="compiled here, about a minute",
     )
 
 
@@ -138,7 +142,7 @@ class Environment:
     def install(self, step: Step, torch_index: str) -> None:
         """Does the step and leaves its stamp. Raises SetupError unless things go on without it: then it is tried again
         the next time."""
-        print(f"installing {step.name}", flush=True)
+        print(f"installing {step.name}{f' ({step.takes})' if step.takes else ''}", flush=True)
         before = digest(self.root, step.sources)
         done = self._pip(step.pip_args)
         if not done and step.name == "torch" and torch_index:

@@ -30,10 +30,10 @@ class Sampling:
 
 
 class ChatClient:
-    """Talks to the gateway at `url`, without any proxy. An async context manager."""
+    """Talks to the gateway at `url`, without any proxy. An async context manager. `host:port` is http's."""
 
     def __init__(self, url: str, sampling: Sampling | None = None, api_key: str = "") -> None:
-        self._url = url.rstrip("/")
+        self._url = (url if "://" in url else f"http://{url}").rstrip("/")
         self._sampling = sampling or Sampling()
         headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         # An answer may be long in coming; whether the gateway is there at all shows at once.

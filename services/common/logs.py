@@ -4,10 +4,23 @@ from __future__ import annotations
 
 import logging
 import sys
+from contextlib import suppress
 from typing import Any
 
 import structlog
 from structlog.typing import FilteringBoundLogger
+
+
+class _Lines(structlog.PrintLogger):
+    """A line that cannot be written is lost, on a full disk or with a reader that went away (a pipe into `head`): what
+    a station does for its clients does not end with its log."""
+
+    def msg(self, message: str) -> None:
+        with suppress(OSError):
+            super().msg(message)
+
+    log = debug = info = warn = warning = msg
+    fatal = failure = err = error = critical = exception = msg
 
 
 def make_logger(station: str, level: str, log_format: str) -> FilteringBoundLogger:
@@ -18,7 +31,7 @@ def make_logger(station: str, level: str, log_format: str) -> FilteringBoundLogg
     # Libraries' own warnings and errors go the same way as text; their chatter does not.
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(name)s: %(message)s", force=True)
     logger: FilteringBoundLogger = structlog.wrap_logger(
-        structlog.PrintLogger(sys.stdout),
+        _Lines(sys.stdout),
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),

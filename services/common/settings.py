@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+from difflib import get_close_matches
 from typing import Any, ClassVar, Literal, Self, get_args
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
@@ -18,6 +19,7 @@ from pydantic_settings import (
     EnvSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
+    SettingsError,
 )
 
 SHARED_PREFIX = "POSTROAD_"
@@ -37,7 +39,7 @@ class StationSettings(BaseSettings):
     station: ClassVar[str] = ""
 
     model_config = SettingsConfigDict(
-        cli_kebab_case=True, cli_implicit_flags=True, cli_hide_none_type=True, extra="ignore"
+        cli_kebab_case=True, cli_implicit_flags=True, cli_hide_none_type=True, cli_exit_on_error=False, extra="ignore"
     )
 
     host: str = Field("127.0.0.1", description="Address to listen on.")
@@ -77,7 +79,13 @@ class StationSettings(BaseSettings):
         """Settings from `args` (default: the command line) and the environment; says what is wrong and exits with 2."""
         prog = f"python -m services.{cls.station}"
         cli: CliSettingsSource[Any] = CliSettingsSource(cls, cli_prog_name=prog)
-        given = cli(args=sys.argv[1:] if args is None else args)()
+        args = sys.argv[1:] if args is None else args
+        try:
+            given = cli(args=args)()
+        except SettingsError as error:
+            reason = str(error).removeprefix("error parsing CLI: ")
+            print(f"{prog}: {reason}{cls._probably_meant(args)}; --help lists the flags", file=sys.stderr)
+            raise SystemExit(2) from None
         try:
             return cls(**given)
         except ValidationError as error:
@@ -86,6 +94,22 @@ class StationSettings(BaseSettings):
                 # No place: several settings are at odds.
                 print(f"{prog}: {place}{problem['msg'].removeprefix('Value error, ')}", file=sys.stderr)
             raise SystemExit(2) from None
+
+    @classmethod
+    def variables(cls) -> frozenset[str]:
+        """The names of all variables that are read, in capitals."""
+        own = {cls._own_prefix() + field.upper() for field in cls.model_fields}
+        return frozenset(own | {SHARED_PREFIX + field.upper() for field in SHARED_FIELDS})
+
+    @classmethod
+    def _probably_meant(cls, args: list[str]) -> str:
+        """The flags that come closest to those of `args` that there are not, as a question."""
+        fields = [field.replace("_", "-") for field in cls.model_fields]
+        flags = [f"--{start}{field}" for field in fields for start in ("", "no-")]
+        given = (word.partition("=")[0] for word in args if word.startswith("--"))
+        close = [get_close_matches(flag, flags, n=1, cutoff=0.75) for flag in given if flag not in flags]
+        meant = ", ".join(flag for match in close for flag in match)
+        return f" (did you mean {meant}?)" if meant else ""
 
     @classmethod
     def _own_prefix(cls) -> str:

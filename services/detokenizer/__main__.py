@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry
 from services.common.logs import make_logger
 from services.common.running import run_station
 from services.common.servers import serve_metrics
+from services.common.variables import warn_of_unknown_variables
 from services.detokenizer.settings import DetokenizerSettings
 from services.detokenizer.station import DetokenizerStation
 
@@ -14,6 +15,7 @@ from services.detokenizer.station import DetokenizerStation
 async def serve(settings: DetokenizerSettings) -> int:
     """Runs the detokenizer until it is told to stop; returns the exit status, 1 if it failed."""
     log = make_logger(settings.station, settings.log_level, settings.log_format)
+    warn_of_unknown_variables(DetokenizerSettings, log)
     registry = CollectorRegistry()
     station = DetokenizerStation(settings, registry, log)
     serve_metrics(registry, settings.host, settings.metrics_port, log)

@@ -43,14 +43,20 @@ def usable_cores(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgrou
 def free_memory(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
     """Bytes that can still be allocated: the machine's, or what the tightest cgroup leaves, whichever is less."""
     headrooms = [room for group in _cgroups(proc, cgroups, "memory") if (room := _headroom(group)) is not None]
-    return min([_machine_available(proc), *headrooms])
+    return min([_machine_memory(proc, "MemAvailable"), *headrooms])
 
 
-def _machine_available(proc: Path) -> int:
+def all_memory(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
+    """Bytes that this process can have at most: the machine's memory, or the tightest cgroup's limit."""
+    limits = [limit for group in _cgroups(proc, cgroups, "memory") if (limit := _memory_limit(group)) is not None]
+    return min([_machine_memory(proc, "MemTotal"), *limits])
+
+
+def _machine_memory(proc: Path, which: str) -> int:
     for line in (proc / "meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
+        if line.startswith(f"{which}:"):
             return int(line.split()[1]) * 1024
-    raise OSError(f"{proc / 'meminfo'} has no MemAvailable")
+    raise OSError(f"{proc / 'meminfo'} has no {which}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,18 +101,26 @@ def _cpu_quota(group: _Cgroup) -> float | None:
     return None if quota in ("max", "-1") else int(quota) / int(period or _CPU_PERIOD_US)
 
 
-def _headroom(group: _Cgroup) -> int | None:
-    """Bytes left in the group; None without a limit."""
-    if group.version == 2:
-        limit_name, usage_name, cache_name = "memory.max", "memory.current", "inactive_file"
-    else:
-        limit_name, usage_name, cache_name = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
-    limit = group.read(limit_name)
+def _memory_limit(group: _Cgroup) -> int | None:
+    """Bytes; None without a limit."""
+    limit = group.read("memory.max" if group.version == 2 else "memory.limit_in_bytes")
     if limit is None or limit == "max" or int(limit) >= _UNLIMITED:
         return None
+    return int(limit)
+
+
+def _headroom(group: _Cgroup) -> int | None:
+    """Bytes left in the group; None without a limit."""
+    limit = _memory_limit(group)
+    if limit is None:
+        return None
+    if group.version == 2:
+        usage_name, cache_name = "memory.current", "inactive_file"
+    else:
+        usage_name, cache_name = "memory.usage_in_bytes", "total_inactive_file"
     reclaimable = 0  # file cache that the kernel gives back before it refuses memory
     for line in (group.read("memory.stat") or "").splitlines():
         key, _, value = line.partition(" ")
         if key == cache_name:
             reclaimable = int(value)
-    return max(0, int(limit) - int(group.read(usage_name) or 0) + reclaimable)
+    return max(0, limit - int(group.read(usage_name) or 0) + reclaimable)

@@ -9,6 +9,7 @@ from services.engine.errors import StartupError
 from services.engine.settings import EngineSettings, NativeQuantization
 
 KV_SHARE_OF_FREE_MEMORY = 0.25
+GIB = 1 << 30
 
 Dtype = Literal["float32", "bfloat16"]
 
@@ -43,12 +44,25 @@ def local_ranks(settings: EngineSettings) -> int:
 def num_pages(settings: EngineSettings, page_bytes: int, still_to_load: int = 0) -> int:
     """Pages of the KV pool: its share of what is free once the weights are loaded, of which `still_to_load` bytes are
     not yet; of several ranks on this machine, each takes its part of that share. Raises StartupError if not a single
-    page fits.
+    page fits, and for a pool that the settings make larger than all of the memory.
     """
     if settings.num_pages is not None:
+        _check_fits(f"num-pages {settings.num_pages}", settings.num_pages * page_bytes)
         return settings.num_pages
-    share = int(max(0, hardware.free_memory() - still_to_load) * KV_SHARE_OF_FREE_MEMORY) // local_ranks(settings)
-    return whole_pages(settings.kv_cache_memory or share, page_bytes)
+    if settings.kv_cache_memory is not None:
+        _check_fits("kv-cache-memory", settings.kv_cache_memory)
+        return whole_pages(settings.kv_cache_memory, page_bytes)
+    free = max(0, hardware.free_memory() - still_to_load)
+    return whole_pages(int(free * KV_SHARE_OF_FREE_MEMORY) // local_ranks(settings), page_bytes)
+
+
+def _check_fits(what: str, num_bytes: int) -> None:
+    """The pool's memory is taken page by page as it is used: too much would only show when the process is killed."""
+    if num_bytes > hardware.all_memory():
+        raise StartupError(
+            f"{what}: a KV pool of {num_bytes / GIB:.1f} GiB is more than all of this machine's, or container's, "
+            f"{hardware.all_memory() / GIB:.1f} GiB of memory"
+        )
 
 
 def whole_pages(budget: int, page_bytes: int) -> int:

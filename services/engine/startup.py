@@ -53,8 +53,10 @@ def load_engine(
     if settings.tensor_parallel_size > 1:
         assert link is not None, "several ranks and no link to them"
         leading = _leading_executor(settings, source, files, log, link)
+        _tell_of_a_short_pool(settings, files, leading.info, log)
         return EngineCore(Scheduler(config, leading.info), leading, leading.restore)
     executor = _load_executor(settings, source, files, log)
+    _tell_of_a_short_pool(settings, files, executor.info, log)
     return EngineCore(Scheduler(config, executor.info), executor)
 
 
@@ -156,6 +158,17 @@ def _check_max_model_len(settings: EngineSettings, files: ModelFiles) -> None:
     if settings.max_model_len is not None and settings.max_model_len > model_length(files):
         raise StartupError(
             f"max-model-len {settings.max_model_len} is more than the model's {model_length(files)} tokens"
+        )
+
+
+def _tell_of_a_short_pool(
+    settings: EngineSettings, files: ModelFiles, info: ExecutorInfo, log: FilteringBoundLogger
+) -> None:
+    """Requests are refused by the length, and nothing there says that the KV pool is the reason."""
+    wanted = settings.max_model_len or model_length(files)
+    if info.max_model_len < wanted:
+        log.warning(
+            "the KV pool holds less than the longest request", max_model_len=info.max_model_len, instead_of=wanted
         )
 
 

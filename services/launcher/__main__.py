@@ -10,6 +10,8 @@ import sys
 
 import httpx
 
+from services.common.variables import unknown_variables
+from services.launcher.banner import banner
 from services.launcher.logs import MergedLog
 from services.launcher.ports import port_problems
 from services.launcher.road import Road, plan_road
@@ -18,13 +20,6 @@ from services.launcher.settings import LauncherSettings
 from services.launcher.supervisor import RestartPolicy, Supervisor, supervise
 
 STOP_MARGIN = 5.0  # seconds beyond the services' own drain time
-BANNER = """\
-Postroad serves on {url}. An example call:
-
-  curl {url}/v1/chat/completions -H 'content-type: application/json' \\
-    -d '{{"messages": [{{"role": "user", "content": "What is the capital of France?"}}], "temperature": 0}}'
-
-Logs as they were written: {logs}/. Ctrl-C stops everything."""
 SECOND_ROAD = (
     "is Postroad running here already? Another one beside it needs a --run-dir and ports of its own, by these flags; "
     'with make: LAUNCHER_FLAGS="--run-dir .run/two --no-metrics --engine-port 6000 …"'
@@ -51,6 +46,8 @@ def main() -> int:
 async def _serve(settings: LauncherSettings, road: Road) -> int:
     logs = settings.run_dir / "logs"
     log = MergedLog(logs, [spec.name for spec in road.services], sys.stdout, settings.log_format)
+    for name, meant in unknown_variables(LauncherSettings):
+        log.say("unknown variable", level="warning", variable=name, **({"did_you_mean": meant} if meant else {}))
     async with httpx.AsyncClient(trust_env=False, timeout=5) as client:  # no proxy between us and loopback
 
         async def why_not_ready() -> str:
@@ -65,7 +62,7 @@ async def _serve(settings: LauncherSettings, road: Road) -> int:
             log,
             settings.run_dir,
             why_not_ready=why_not_ready,
-            on_ready=lambda: log.banner(BANNER.format(url=road.url, logs=logs)),
+            on_ready=lambda: log.banner(banner(road, logs)),
             ready_timeout=settings.ready_timeout,
             stop_timeout=settings.drain_timeout + STOP_MARGIN,
             policy=RestartPolicy(max_deaths=settings.max_deaths),

@@ -17,11 +17,12 @@ from services.tokenizer.settings import TokenizerSettings
 
 @dataclass(frozen=True, slots=True)
 class Road:
-    """What to start, in this order, on which ports, and where clients find it."""
+    """What to start, in this order, on which ports, where clients find it, and whether they need an API key."""
 
     services: tuple[ServiceSpec, ...]
     ports: tuple[PortUse, ...]
     url: str
+    asks_for_keys: bool
 
 
 def plan_road(settings: LauncherSettings) -> Road:
@@ -36,7 +37,7 @@ def plan_road(settings: LauncherSettings) -> Road:
     num_ranks = EngineSettings.parse(list(engine_flags)).tensor_parallel_size
     TokenizerSettings.parse(tokenizer_flags)
     DetokenizerSettings.parse(detokenizer_flags)
-    GatewaySettings.parse(gateway_flags)
+    asks_for_keys = GatewaySettings.parse(gateway_flags).api_keys_file is not None
     metrics = {
         "engine": settings.engine_metrics_port,
         "tokenizer": settings.tokenizer_metrics_port,
@@ -77,6 +78,7 @@ def plan_road(settings: LauncherSettings) -> Road:
             *(PortUse(name, f"--{name}-metrics-port", port) for name, port in metrics.items() if settings.metrics),
         ),
         url=f"http://{_reachable(settings.host)}:{settings.port}",
+        asks_for_keys=asks_for_keys,
     )  # fmt: skip
 
 

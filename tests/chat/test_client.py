@@ -115,6 +115,14 @@ async def test_no_gateway_is_told_with_what_to_do() -> None:
             await client.model()
 
 
+async def test_an_address_without_a_scheme_is_http_s() -> None:
+    async with (
+        fake_gateway(replies(SSE_HEAD, DONE)) as gateway,
+        ChatClient(gateway.url.removeprefix("http://")) as client,
+    ):
+        assert await client.model() == "tiny"
+
+
 async def test_closing_the_stream_hangs_up() -> None:
     async def endless(_: dict[str, Any]) -> AsyncIterator[bytes]:
         yield SSE_HEAD + event("first")

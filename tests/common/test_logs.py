@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import logging
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -88,3 +91,17 @@ def test_libraries_warn_on_standard_error_and_do_not_chatter(capsys: pytest.Capt
     logging.getLogger("library").warning("beware of %s", "this")
     printed = capsys.readouterr()
     assert (printed.out, printed.err) == ("", "library: beware of this\n")
+
+
+class FullDisk(io.StringIO):
+    def write(self, text: str) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_line_that_cannot_be_written_is_lost_and_raises_nothing(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", FullDisk())
+    log = make_logger("engine", "debug", "json")
+    getattr(log, level)("request")
+    with pytest.raises(OSError, match="No space left"):
+        print("request", flush=True)

@@ -168,3 +168,22 @@ def test_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
     assert stopped.value.code == 0
     words = capsys.readouterr().out
     assert all(f"--{name.replace('_', '-')}" in words for name in SampleSettings.model_fields)
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--some-nam=x"], "unrecognized arguments: --some-nam=x (did you mean --some-name?); --help lists the flags"),
+        (["--prot", "1", "--no-fats"], "--prot 1 --no-fats (did you mean --port, --no-fast?); "),
+        (["--some", "x"], "unrecognized arguments: --some x; "),
+        (["stray"], "unrecognized arguments: stray; "),
+        (["--port"], "argument --port: expected one argument; "),
+    ],
+)
+def test_an_unknown_flag_is_refused_in_one_line_with_what_was_meant(
+    args: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = refused(args, capsys)
+    assert said.startswith("python -m services.sample: ")
+    assert words in said
+    assert said.count("\n") == 1

@@ -10,10 +10,14 @@ from types import ModuleType
 import pytest
 import yaml
 
+from services.common.variables import COMPOSE_VARIABLES, STATIONS
+from services.detokenizer.settings import DetokenizerSettings
 from services.detokenizer.station import SERVICE as DETOKENIZER
 from services.engine.settings import EngineSettings
 from services.engine.station import SERVICE as ENGINE
 from services.gateway.settings import GatewaySettings
+from services.launcher.settings import LauncherSettings
+from services.tokenizer.settings import TokenizerSettings
 from services.tokenizer.station import SERVICE as TOKENIZER
 from tests.docs.pages import DOCS, ROOT
 
@@ -42,6 +46,15 @@ def test_every_variable_of_compose_is_in_env_example_with_its_default(generator:
     assert set(used) <= set(given)
     differ = {name for name, default in used.items() if default and given[name] != default}
     assert differ == {"POSTROAD_MODELS_DIR"}, "a volume of that name there, an example here"
+
+
+def test_compose_s_own_variables_are_known_as_such() -> None:
+    """A station would warn of any other that reaches it by `.env`."""
+    stations = (GatewaySettings, TokenizerSettings, DetokenizerSettings, EngineSettings, LauncherSettings)
+    assert {settings.station for settings in stations} == set(STATIONS)
+    texts = COMPOSE + (ROOT / "docker-compose.gpu.yml").read_text()
+    used = set(re.findall(r"\$\{(POSTROAD_\w+)", texts))
+    assert used - {name for settings in stations for name in settings.variables()} == COMPOSE_VARIABLES
 
 
 def test_the_stations_find_each_other() -> None:

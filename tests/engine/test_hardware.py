@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.engine.hardware import computes_bfloat16, free_memory, has_matrix_unit, usable_cores
+from services.engine.hardware import all_memory, computes_bfloat16, free_memory, has_matrix_unit, usable_cores
 
 GIB = 1 << 30
 
@@ -28,6 +28,7 @@ def write_group(folder, **files):
 
 def test_without_a_cgroup_what_the_machine_has_available(machine):
     assert free_memory(*machine) == 8 * GIB
+    assert all_memory(*machine) == 16 * GIB
 
 
 def test_a_cgroup_2_limit_less_its_use_with_file_cache_counted_as_free(machine):
@@ -36,6 +37,7 @@ def test_a_cgroup_2_limit_less_its_use_with_file_cache_counted_as_free(machine):
     stat = f"anon 5\ninactive_file {GIB // 2}\n"
     write_group(cgroups / "box", memory__max=f"{4 * GIB}\n", memory__current=f"{2 * GIB}\n", memory__stat=stat)
     assert free_memory(*machine) == 2 * GIB + GIB // 2
+    assert all_memory(*machine) == 4 * GIB
 
 
 def test_a_limit_further_up_counts_too(machine):

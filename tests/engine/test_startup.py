@@ -34,7 +34,7 @@ def no_native(monkeypatch):
 
 def load(folder, **settings):
     """The engine's core and what was logged."""
-    defaults = {"model": str(folder), "threads": 1, "dtype": "float32", "num_pages": 8}
+    defaults = {"model": str(folder), "threads": 1, "dtype": "float32", "num_pages": 8, "max_model_len": 128}
     with capture_logs() as logs:
         core = load_engine(EngineSettings(**defaults | settings), lambda model: None, structlog.get_logger())
     core.close()
@@ -101,6 +101,25 @@ def test_the_native_kv_pool_s_memory_decides_over_its_pages_and_these_over_the_l
         load(folder, executor="native", num_pages=None, kv_cache_memory=page_bytes - 1)
     core, _ = load(folder, executor="native", max_model_len=50)
     assert core.info.max_model_len == 50
+
+
+@pytest.mark.parametrize("executor", ["scripted", "torch"])
+def test_a_kv_pool_that_shortens_the_longest_request_is_told(folder, executor):
+    _, logs = load(folder, executor=executor, num_pages=1, page_size=16)
+    told = {"event": "the KV pool holds less than the longest request", "log_level": "warning"}
+    assert {**told, "max_model_len": 16, "instead_of": 128} in logs
+    _, logs = load(folder, executor=executor, num_pages=8, page_size=16)
+    assert [line for line in logs if line["log_level"] == "warning"] == []
+    _, logs = load(folder, executor=executor, num_pages=8, page_size=16, max_model_len=None)
+    assert {**told, "max_model_len": 128, "instead_of": 2048} in logs
+
+
+@pytest.mark.parametrize("pool", [{"num_pages": 1 << 40}, {"num_pages": None, "kv_cache_memory": 1 << 50}])
+@pytest.mark.parametrize("executor", ["native", "torch"])
+def test_a_kv_pool_larger_than_the_memory_is_refused_by_name(folder, executor, pool):
+    [name] = (name.replace("_", "-") for name, value in pool.items() if value)
+    with pytest.raises(StartupError, match=rf"^{name}.* GiB is more than all of this machine's"):
+        load(folder, executor=executor, **pool)
 
 
 def test_int8_keys_and_values_take_less_memory_and_are_refused_by_torch(folder):

@@ -60,7 +60,7 @@ def resolve(model: str) -> ModelSource:
     if "/" in model:
         raise ModelNotFound(f"no such file or folder: {path}")
     raise UnknownModelForm(
-        f"{model!r} is not a model: give 'default', a .gguf file, a folder, or a Hub id of the form org/name"
+        f"no file or folder {model!r}: give 'default', a .gguf file, a folder, or a Hub id of the form org/name"
     )
 
 

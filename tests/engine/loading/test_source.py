@@ -73,7 +73,9 @@ def test_missing_path(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("model", ["", "smollm2", "hf:org", "Default"])
 def test_unknown_form(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UnknownModelForm, match=r"give 'default', a \.gguf file, a folder, or a Hub id"):
+    with pytest.raises(
+        UnknownModelForm, match=rf"no file or folder {model!r}: give 'default', a \.gguf file, a folder, or a Hub id"
+    ):
         resolve(model)
 
 
