@@ -19,7 +19,7 @@ void Head::run(Worker& worker, int64_t first_row, int64_t count, float* logits) 
     const ElementRows& normed = workspace.normed;
     const LinearCall call{weights.lm_head(), normed.row(first_row), normed.stride_words, logits,
                           config.vocab_size, Epilogue::kStore};
-    parallel_linear(worker, kernels, num_threads, workspace.quantized, call, 0, count);
+    parallel_linear(worker, kernels, workspace.quantized, call, 0, count);
     if (config.final_softcap == 0.0f) return;
     constexpr int64_t kAtOnce = 4096;
     const int64_t size = count * config.vocab_size;
@@ -33,30 +33,37 @@ void Head::run(Worker& worker, int64_t first_row, int64_t count, float* logits) 
 // of its own rows, whose activations stay in its caches, and they meet where rows attend to each other's keys.
 void Forward::run(Worker& worker) const {
     Worker own = worker.alone();
-    Worker& hands = by_rows() ? own : worker;
-    const Rows rows = by_rows() ? rows_of(worker.index()) : all_rows();
+    const bool is_long = by_rows(worker);
+    Worker& hands = is_long ? own : worker;
+    const Rows rows = is_long ? rows_of(worker) : all_rows();
     embed(hands, rows);
     const auto& layers = weights.layers();
     const auto last = static_cast<int64_t>(layers.size()) - 1;
     for (int64_t index = 0; index <= last; ++index) {
         project(hands, layers[index], index, rows);
-        if (by_rows()) worker.barrier();
+        if (is_long) worker.barrier();
         if (index == last && batch.wanted_rows.empty()) return;
         attend(worker, index);
-        if (index < last) finish_layer(hands, layers[index], rows);
+        if (is_long) worker.barrier();
+        if (index == last) break;
+        finish_layer(hands, layers[index], rows);
+        expect_linear(hands, layers[index + 1].qkv);
     }
     const Rows wanted = select_rows(worker);
     finish_layer(worker, layers[last], wanted);
+    expect_linear(worker, weights.lm_head());
     norm(worker, wanted, weights.final_norm());
-    Head{config, kernels, weights, workspace, num_threads}.run(worker, 0, batch.num_logit_rows, logits);
+    Head{config, kernels, weights, workspace}.run(worker, 0, batch.num_logit_rows, logits);
 }
 
-bool Forward::by_rows() const { return num_threads > 1 && batch.num_tokens() >= kOwnRows * num_threads; }
+bool Forward::by_rows(const Worker& worker) const {
+    return worker.team_size() > 1 && batch.num_tokens() >= kOwnRows * worker.team_size();
+}
 
 // Nearly equal shares of all rows.
-Forward::Rows Forward::rows_of(int thread) const {
-    const int64_t share = ceil_div(batch.num_tokens(), num_threads);
-    const int64_t first = std::min(thread * share, batch.num_tokens());
+Forward::Rows Forward::rows_of(const Worker& worker) const {
+    const int64_t share = ceil_div(batch.num_tokens(), worker.team_size());
+    const int64_t first = std::min(worker.index() * share, batch.num_tokens());
     return {first, std::min(share, batch.num_tokens() - first), workspace.residual, workspace.attended};
 }
 
@@ -64,10 +71,11 @@ Forward::Rows Forward::all_rows() const { return {0, batch.num_tokens(), workspa
 
 template <class Task>
 void Forward::for_each_row(Worker& worker, const Rows& rows, const Task& task) const {
-    worker.parallel_for(rows.count, std::max<int64_t>(1, rows.count / (4 * num_threads)),
-                        [&](int64_t first, int64_t last) {
-                            for (int64_t row = rows.first + first; row < rows.first + last; ++row) task(row);
-                        });
+    const auto some = [&](int64_t first, int64_t last) {
+        for (int64_t row = rows.first + first; row < rows.first + last; ++row) task(row);
+    };
+    if (rows.count <= kRowsOfOne) return worker.once([&] { some(0, rows.count); });
+    worker.parallel_for(rows.count, std::max<int64_t>(1, rows.count / (4 * worker.team_size())), some);
 }
 
 void Forward::embed(Worker& worker, const Rows& rows) const {
@@ -95,6 +103,7 @@ void Forward::project(Worker& worker, const LayerWeights& layer, int64_t index, 
     norm(worker, rows, layer.attention_norm);
     linear(worker, layer.qkv, workspace.normed, workspace.projected.row(0), workspace.projected.stride,
            Epilogue::kStore, rows);
+    expect_linear(worker, layer.output);
     place_heads(worker, layer, index, rows);
 }
 
@@ -203,10 +212,12 @@ Forward::Rows Forward::select_rows(Worker& worker) const {
 void Forward::finish_layer(Worker& worker, const LayerWeights& layer, const Rows& rows) const {
     const ElementRows& gated = workspace.gated;
     add_linear(worker, layer.output, rows.attended, layer.attention_post_norm, rows);
+    expect_linear(worker, layer.gate_up);
     norm(worker, rows, layer.mlp_norm);
     const Epilogue activation = config.activation == Activation::kSilu ? Epilogue::kSiluMul : Epilogue::kGeluMul;
     linear(worker, layer.gate_up, workspace.normed, gated.row(0),
            gated.stride_words * elements_per_word(kernels.format), activation, rows);
+    expect_linear(worker, layer.down);
     add_linear(worker, layer.down, gated, layer.mlp_post_norm, rows);
 }
 
@@ -234,7 +245,7 @@ void Forward::norm(Worker& worker, const Rows& rows, const float* weight) const 
 void Forward::linear(Worker& worker, const Linear& product, const ElementRows& input, void* output,
                      int64_t output_stride, Epilogue epilogue, const Rows& rows) const {
     const LinearCall call{product, input.row(0), input.stride_words, output, output_stride, epilogue};
-    parallel_linear(worker, kernels, num_threads, workspace.quantized, call, rows.first, rows.first + rows.count);
+    parallel_linear(worker, kernels, workspace.quantized, call, rows.first, rows.first + rows.count);
 }
 
 }  // namespace postroad

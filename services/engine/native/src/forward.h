@@ -20,7 +20,6 @@ struct Head {
     const Kernels& kernels;
     const Weights& weights;
     const Workspace& workspace;
-    int num_threads;
 
     // Writes logits [count][vocab_size], capped where the model says so. Called by every thread of the team.
     void run(Worker& worker, int64_t first_row, int64_t count, float* logits) const;
@@ -36,7 +35,6 @@ struct Forward {
     const StepBatch& batch;
     const AttentionPlans& plans;
     Workspace& workspace;
-    int num_threads;
     float* logits;
 
     // Called by every thread of the team.
@@ -50,8 +48,8 @@ private:
         const ElementRows& attended;
     };
 
-    bool by_rows() const;
-    Rows rows_of(int thread) const;
+    bool by_rows(const Worker& worker) const;
+    Rows rows_of(const Worker& worker) const;
     Rows all_rows() const;
     void embed(Worker& worker, const Rows& rows) const;
     void project(Worker& worker, const LayerWeights& layer, int64_t index, const Rows& rows) const;

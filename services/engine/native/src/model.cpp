@@ -67,7 +67,7 @@ std::shared_ptr<const float> Model::step(const StepArguments& arguments) {
     if (logit_bytes > logits_->size()) logits_ = std::make_shared<HugePages>(logit_bytes);
     if (batch.num_tokens() > 0) {
         const Forward forward{
-            config_, kernels_, weights_, cache_, batch, plans, workspace_, pool_.size(), logits_->as<float>()};
+            config_, kernels_, weights_, cache_, batch, plans, workspace_, logits_->as<float>()};
         pool_.run([&forward](Worker& worker) { forward.run(worker); });
         prefault_.used(1 + *std::max_element(batch.blocks.begin(), batch.blocks.end()));
     }
@@ -94,7 +94,7 @@ void Model::state_logits(int64_t first, int64_t count, float* output) {
     if (first < 0 || count < 0 || first > num_states_ - count) {
         throw std::out_of_range("the last step has no such state rows");
     }
-    const Head head{config_, kernels_, weights_, workspace_, pool_.size()};
+    const Head head{config_, kernels_, weights_, workspace_};
     pool_.run([&](Worker& worker) { head.run(worker, first_state_ + first, count, output); });
 }
 

@@ -21,29 +21,34 @@ int64_t panel_grain(const Linear& linear, int64_t num_threads) {
 }
 
 // Replaces the call's input by integers.
-void quantize_input(Worker& worker, const Kernels& kernels, int num_threads, const ElementRows& quantized,
-                    LinearCall& call, int64_t first_row, int64_t last_row) {
-    const int64_t rows = last_row - first_row, grain = std::max<int64_t>(1, rows / (4 * num_threads));
-    worker.parallel_for(rows, grain, [&](int64_t first, int64_t last) {
+void quantize_input(Worker& worker, const Kernels& kernels, const ElementRows& quantized, LinearCall& call,
+                    int64_t first_row, int64_t last_row) {
+    const int64_t rows = last_row - first_row, grain = std::max<int64_t>(1, rows / (4 * worker.team_size()));
+    const auto some = [&](int64_t first, int64_t last) {
         for (int64_t row = first_row + first; row < first_row + last; ++row) {
             kernels.quantize({call.input + row * call.input_stride, call.linear.in_features, call.linear.words,
                               call.linear.group_words, call.linear.format, quantized.row(row)});
         }
-    });
+    };
+    if (rows <= kRowsOfOne) {
+        worker.once([&] { some(0, rows); });
+    } else {
+        worker.parallel_for(rows, grain, some);
+    }
     call.input = quantized.row(0);
     call.input_stride = quantized.stride_words;
 }
 
 }  // namespace
 
-void parallel_linear(Worker& worker, const Kernels& kernels, int num_threads, const ElementRows& quantized,
-                     LinearCall call, int64_t first_row, int64_t last_row) {
+void parallel_linear(Worker& worker, const Kernels& kernels, const ElementRows& quantized, LinearCall call,
+                     int64_t first_row, int64_t last_row) {
     if (call.linear.format != WeightFormat::kElements) {
-        quantize_input(worker, kernels, num_threads, quantized, call, first_row, last_row);
+        quantize_input(worker, kernels, quantized, call, first_row, last_row);
     }
     const LinearKernel& kernel = kernels.linears[static_cast<int>(call.linear.format)];
     const int64_t panels = call.linear.panels();
-    const int64_t grain = panel_grain(call.linear, num_threads);
+    const int64_t grain = panel_grain(call.linear, worker.team_size());
     const int64_t panel_tasks = ceil_div(panels, grain);
     const int64_t rows = last_row - first_row;
     const int64_t blocks = ceil_div(rows * call.linear.words * int64_t{sizeof(uint32_t)}, kInputBytes);
@@ -53,6 +58,13 @@ void parallel_linear(Worker& worker, const Kernels& kernels, int num_threads, co
         const int64_t panel = first % panel_tasks * grain;
         kernel.run(call, row, std::min(last_row, row + block_rows), panel, std::min(panels, panel + grain));
     });
+}
+
+void expect_linear(Worker& worker, const Linear& linear) {
+    const int64_t grain = panel_grain(linear, worker.team_size());
+    const int64_t panel = worker.first_span(ceil_div(linear.panels(), grain)) * grain;
+    const int64_t panels = std::min(grain, linear.panels() - panel);
+    worker.expect(linear.weights + panel * linear.panel_words, panels * linear.panel_words * int64_t{sizeof(uint32_t)});
 }
 
 }  // namespace postroad

@@ -11,30 +11,61 @@ namespace postroad {
 
 class ThreadPool;
 
+// Short work on so few rows is done by one thread before several have met.
+constexpr int64_t kRowsOfOne = 2;
+
+// Memory that a thread will read, as far as it has not been fetched.
+struct Expected {
+    const char* first = nullptr;
+    const char* last = nullptr;
+};
+
 // What one of the threads sees of its team. All threads of a team make the same calls in the same order.
+//
+// Threads do not meet behind a call but before the next one that needs what all of them did. What one thread does by
+// itself is done by the one that comes last, while the others wait: it costs no meeting of its own.
 class Worker {
 public:
     Worker(ThreadPool& pool, int index) : pool_(pool), index_(index) {}
 
     int index() const { return index_; }
+    int team_size() const;
 
     // The same thread as a team of its own.
     Worker alone() const { return Worker(pool_, index_, true); }
 
-    // Calls task(first, last) for consecutive spans of [0, count), each at most `grain` long, on whichever thread is
-    // free, and returns when all of them are done on all threads.
+    // Calls task(first, last) for consecutive spans of [0, count), each at most `grain` long. Each thread begins with
+    // spans that lie one after another, the same ones each time, and then helps the others.
     template <class Task>
     void parallel_for(int64_t count, int64_t grain, Task&& task);
 
-    // Waits for all threads of the team.
+    // Calls task() on one of the threads.
+    template <class Task>
+    void once(Task&& task);
+
+    // Waits until all threads of the team have done everything before.
     void barrier();
 
+    // Memory that this thread will read behind the next meeting, and may fetch while it waits for the others.
+    void expect(const void* first, int64_t bytes);
+
+    // The first of `spans` spans that is this thread's own.
+    int64_t first_span(int64_t spans) const;
+
 private:
+    // kMet: nothing was done since all met. kLast: all others have come, and wait.
+    enum class State { kMet, kWorking, kWaiting, kLast };
+
     Worker(ThreadPool& pool, int index, bool is_alone) : pool_(pool), index_(index), is_alone_(is_alone) {}
+
+    void arrive();
 
     ThreadPool& pool_;
     int index_;
     bool is_alone_ = false;
+    State state_ = State::kMet;
+    uint32_t seen_ = 0;  // of the pool's meetings
+    Expected expected_{};
 };
 
 class ThreadPool {
@@ -52,46 +83,67 @@ public:
 private:
     friend class Worker;
 
-    void serve(int index);
-    void barrier();
+    // A number of its own cache line: all threads write it.
+    template <class T>
+    struct alignas(64) Counter {
+        std::atomic<T> value{0};
+    };
 
-    // A counter that threads wait on to change. Each on its own cache line: they are written by all threads.
-    struct alignas(64) Signal {
-        std::atomic<uint32_t> value{0};
-        std::atomic<uint32_t> sleepers{0};
+    // A counter that threads wait on to change.
+    struct Signal : Counter<uint32_t> {
+        Counter<uint32_t> sleepers;
 
-        void wait_while(uint32_t seen);
+        void wait_while(uint32_t seen, Expected& expected);
         void advance();
     };
+
+    void serve(int index);
+    void open();
 
     const int size_;
     const std::function<void(Worker&)>* body_ = nullptr;
     bool stopping_ = false;
     Signal start_;    // one more with each run
-    Signal meeting_;  // one more with each barrier that all have reached
-    alignas(64) std::atomic<int> arrived_{0};
-    alignas(64) std::atomic<int64_t> next_{0};  // of the parallel_for in progress; back at 0 when all have met
+    Signal meeting_;  // one more with each meeting
+    Counter<int> arrived_;
+    std::vector<Counter<int64_t>> taken_;  // of each thread's spans of this parallel_for; 0 when all have met
     std::vector<std::thread> threads_;
 };
 
 template <class Task>
 void Worker::parallel_for(int64_t count, int64_t grain, Task&& task) {
+    const auto run = [&](int64_t span) {
+        const int64_t first = span * grain;
+        task(first, first + grain < count ? first + grain : count);
+    };
+    const int64_t spans = (count + grain - 1) / grain;
     if (is_alone_) {
-        for (int64_t first = 0; first < count; first += grain) {
-            task(first, first + grain < count ? first + grain : count);
-        }
+        for (int64_t span = 0; span < spans; ++span) run(span);
         return;
     }
-    for (;;) {
-        const int64_t first = pool_.next_.fetch_add(grain, std::memory_order_relaxed);
-        if (first >= count) break;
-        task(first, first + grain < count ? first + grain : count);
+    if (state_ != State::kMet) barrier();
+    state_ = State::kWorking;
+    const int64_t size = pool_.size();
+    for (int64_t turn = 0; turn < size; ++turn) {
+        const int64_t owner = (index_ + turn) % size;
+        const int64_t first = spans * owner / size, last = spans * (owner + 1) / size;
+        std::atomic<int64_t>& taken = pool_.taken_[owner].value;
+        for (int64_t span; (span = first + taken.fetch_add(1, std::memory_order_relaxed)) < last;) run(span);
     }
-    pool_.barrier();
 }
 
-inline void Worker::barrier() {
-    if (!is_alone_) pool_.barrier();
+template <class Task>
+void Worker::once(Task&& task) {
+    if (!is_alone_) arrive();
+    if (is_alone_ || state_ == State::kLast) task();
 }
+
+inline void Worker::expect(const void* first, int64_t bytes) {
+    expected_ = {static_cast<const char*>(first), static_cast<const char*>(first) + bytes};
+}
+
+inline int Worker::team_size() const { return is_alone_ ? 1 : pool_.size(); }
+
+inline int64_t Worker::first_span(int64_t spans) const { return is_alone_ ? 0 : spans * index_ / pool_.size(); }
 
 }  // namespace postroad
