@@ -21,7 +21,7 @@ from services.engine.executor.flashinfer_attention import FlashInfer, FlashInfer
 from services.engine.executor.flashinfer_ops import FlashInferKernels, FlashInferOps
 from services.engine.executor.flashinfer_truncation import FlashInferFilters, FlashInferTruncation
 from services.engine.executor.kv_pool import kv_bytes_per_page
-from services.engine.executor.model_runner import MakeAttention, RunnerOptions
+from services.engine.executor.model_runner import MakeAttention, ModelRunner, RunnerOptions
 from services.engine.executor.overlapped_executor import OverlappedExecutor
 from services.engine.executor.profile_steps import ProfileSteps
 from services.engine.executor.torch_executor import TorchExecutor
@@ -166,7 +166,7 @@ def fitted_executor(
 ) -> TorchExecutor:
     """With `fitting_pages`."""
     num_pages = fitting_pages(settings, model, options, memory)
-    return TorchExecutor(model, num_pages, settings.page_size, settings.max_model_len, options)
+    return TorchExecutor(ModelRunner(model, num_pages, settings.page_size, settings.max_model_len, options))
 
 
 def fitting_pages(settings: EngineSettings, model: Decoder, options: RunnerOptions, memory: DeviceMemory) -> int:
@@ -178,9 +178,8 @@ def fitting_pages(settings: EngineSettings, model: Decoder, options: RunnerOptio
     page_bytes = kv_bytes_per_page(model.config, options.kv_dtype or model.dtype, settings.page_size)
     longest = _longest(settings, model)
     steps = ProfileSteps.of(settings.max_batch_tokens, settings.max_num_seqs, longest, settings.page_size)
-    make = partial(TorchExecutor if settings.rank == 0 else TorchFollower, model, options=options)
     try:
-        taken = memory.peak(partial(_run, steps, make, settings.page_size, options))
+        taken = memory.peak(partial(_run, steps, settings, model, options))
     except Exception as error:  # of whatever kind: kernels are compiled and loaded here
         hint = "" if options.make_attention is TorchAttention else "; attention torch does without flashinfer's kernels"
         raise StartupError(f"the profiling step failed: {error}{hint}") from error
@@ -192,13 +191,9 @@ def fitting_pages(settings: EngineSettings, model: Decoder, options: RunnerOptio
     return resources.whole_pages(budget, page_bytes)
 
 
-def _run(
-    steps: ProfileSteps,
-    make: Callable[[int, int], TorchExecutor | TorchFollower],
-    page_size: int,
-    options: RunnerOptions,
-) -> None:
-    executor = make(steps.num_pages, page_size)
+def _run(steps: ProfileSteps, settings: EngineSettings, model: Decoder, options: RunnerOptions) -> None:
+    runner = ModelRunner(model, steps.num_pages, settings.page_size, options=options)
+    executor = TorchExecutor(runner) if settings.rank == 0 else TorchFollower(runner)
     if options.collectives is not None and options.graphs is not None:
         executor.record_graphs(options.graphs.sizes)
     for plan in steps.plans:

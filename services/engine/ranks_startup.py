@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from structlog.typing import FilteringBoundLogger
 
 from services.engine.cuda_startup import fitting_pages, load_on_cuda
 from services.engine.device import choose_device
 from services.engine.executor.cuda_memory import CudaMemory, gpu_uuid
+from services.engine.executor.model_runner import ModelRunner
 from services.engine.executor.torch_executor import TorchExecutor
 from services.engine.loading.files import ModelFiles
 from services.engine.loading.source import ModelSource
@@ -69,12 +68,10 @@ def load_leading_executor(
     group = LeadingGroup(part.group, link, settings.host, form_timeout(settings))
     graphs = part.options.graphs
     group.tell_loaded(part.loaded, () if graphs is None else graphs.sizes)
-    make = partial(
-        TorchExecutor,
-        part.model,
-        page_size=settings.page_size,
-        max_model_len=settings.max_model_len,
-        options=part.options,
-    )
+
+    def make(num_pages: int) -> TorchExecutor:
+        runner = ModelRunner(part.model, num_pages, settings.page_size, settings.max_model_len, part.options)
+        return TorchExecutor(runner)
+
     overlaps = settings.overlap and part.model.device.type == "cuda"
     return (OverlappedLeadingExecutor if overlaps else LeadingExecutor).of_first_group(make, group)

@@ -8,7 +8,7 @@ from services.engine import resources
 from services.engine.device import Device, chosen_dtype
 from services.engine.errors import StartupError
 from services.engine.executor.kv_pool import kv_bytes_per_page
-from services.engine.executor.model_runner import RunnerOptions
+from services.engine.executor.model_runner import ModelRunner, RunnerOptions
 from services.engine.executor.torch_executor import TorchExecutor
 from services.engine.loading.files import ModelFiles
 from services.engine.loading.source import ModelSource
@@ -30,7 +30,7 @@ def load_torch_executor(settings: EngineSettings, source: ModelSource, files: Mo
     Raises LoadingError, ModelError, and StartupError if not a single page fits.
     """
     model, options, num_pages = load_on_cpu(settings, source, files)
-    return TorchExecutor(model, num_pages, settings.page_size, settings.max_model_len, options)
+    return TorchExecutor(ModelRunner(model, num_pages, settings.page_size, settings.max_model_len, options))
 
 
 def load_on_cpu(

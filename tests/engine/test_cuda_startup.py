@@ -26,7 +26,7 @@ from services.engine.executor.decode_graphs import GraphOptions
 from services.engine.executor.flashinfer_attention import FlashInfer, FlashInferAttention
 from services.engine.executor.flashinfer_ops import FlashInferOps
 from services.engine.executor.kv_pool import kv_bytes_per_page
-from services.engine.executor.model_runner import MakeAttention, RunnerOptions
+from services.engine.executor.model_runner import MakeAttention, ModelRunner, RunnerOptions
 from services.engine.executor.profile_steps import ProfileSteps
 from services.engine.executor.torch_executor import TorchExecutor
 from services.engine.loading.random_weights import random_weights
@@ -227,7 +227,7 @@ def test_the_whole_way_with_flashinfer_s_calls() -> None:
     with_it = fitted_executor(
         SETTINGS.model_copy(update={"num_pages": 8, "max_model_len": 24}), model, RunnerOptions(make), Memory(step=0)
     )
-    reference = TorchExecutor(plain, 8, 4)
+    reference = TorchExecutor(ModelRunner(plain, 8, 4))
     outputs = []
     for executor in (with_it, reference):
         sequence = Sequence(1, [3, 1, 4, 1, 5, 9, 2, 6], list(range(5)))

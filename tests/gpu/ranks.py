@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
+from services.engine.executor.model_runner import ModelRunner
 from services.engine.executor.torch_executor import TorchExecutor
 from services.engine.executor.torch_follower import TorchFollower
 from services.engine.loading.random_weights import random_weights
@@ -153,8 +154,8 @@ class _Work:
             return variant.executor(load_model(config, weights, dtype, self.device), num_pages, PAGE_SIZE, batch)
         model = load_shard(Shard.of(config, group.rank, SIZE), weights, dtype, self.device, group)
         options = replace(variant.options(batch), collectives=group)
-        kind: type[TorchExecutor | TorchFollower] = TorchExecutor if group.rank == 0 else TorchFollower
-        executor = kind(variant.model(model), num_pages, PAGE_SIZE, options=options)
+        runner = ModelRunner(variant.model(model), num_pages, PAGE_SIZE, options=options)
+        executor = TorchExecutor(runner) if group.rank == 0 else TorchFollower(runner)
         executor.record_graphs((batch,) if options.graphs is not None else ())
         return executor
 

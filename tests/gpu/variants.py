@@ -18,7 +18,7 @@ from services.engine.executor.flashinfer_attention import WORKSPACE_BYTES, Flash
 from services.engine.executor.flashinfer_ops import FlashInferOps
 from services.engine.executor.flashinfer_truncation import FlashInferTruncation
 from services.engine.executor.kv_pool import KvPool
-from services.engine.executor.model_runner import MakeAttention, RunnerOptions
+from services.engine.executor.model_runner import MakeAttention, ModelRunner, RunnerOptions
 from services.engine.executor.torch_executor import TorchExecutor
 from services.engine.executor.truncation import draw_truncated
 from services.engine.executor.uploads import Uploads
@@ -71,7 +71,7 @@ class Variant:
 
     def executor(self, model: Decoder, num_pages: int, page_size: int, batch: int) -> TorchExecutor:
         """With `options`."""
-        return TorchExecutor(self.model(model), num_pages, page_size, options=self.options(batch))
+        return TorchExecutor(ModelRunner(self.model(model), num_pages, page_size, options=self.options(batch)))
 
 
 TORCH = Variant(TorchAttention)

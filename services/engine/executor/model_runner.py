@@ -67,6 +67,7 @@ class ModelRunner:
             limits.append(max_model_len)
         self.info = ExecutorInfo(num_pages, page_size, config.vocab_size, max_model_len=min(limits))
         self.model = model
+        self.draw_truncated = options.draw_truncated
         self.uploads = options.make_uploads(model.device)
         num_kept = num_pages + (options.graphs is not None)
         self._pool = KvPool(config, num_kept, page_size, model.dtype, model.device, stored_dtype=options.kv_dtype)

@@ -10,31 +10,21 @@ import torch
 from torch import Tensor
 
 from services.engine.executor.base import WaitForResult
-from services.engine.executor.kv_pool import DEFAULT_PAGE_SIZE
 from services.engine.executor.launched_step import LaunchedStep
 from services.engine.executor.logprobs import require_finite, scoring_slices
-from services.engine.executor.model_runner import PLAIN, ModelRunner, RunnerOptions
+from services.engine.executor.model_runner import ModelRunner
 from services.engine.executor.states import states_by_sequence
 from services.engine.executor.torch_logprobs import token_logprobs
-from services.engine.models.decoder import Decoder
 from services.engine.plan import ScoringJob, StepPlan, StepResult, TokenLogprobs
 
 
 class TorchExecutor:
     """Implements `Executor`. Of a model that is divided among ranks it is rank 0's."""
 
-    def __init__(
-        self,
-        model: Decoder,
-        num_pages: int,
-        page_size: int = DEFAULT_PAGE_SIZE,
-        max_model_len: int | None = None,
-        options: RunnerOptions = PLAIN,
-    ) -> None:
-        """As `ModelRunner`."""
-        self._runner = ModelRunner(model, num_pages, page_size, max_model_len, options)
-        self.info = self._runner.info
-        self._draw_truncated = options.draw_truncated
+    def __init__(self, runner: ModelRunner) -> None:
+        """Nobody else may use the runner."""
+        self._runner = runner
+        self.info = runner.info
         self._previous: LaunchedStep | None = None
 
     def execute(self, plan: StepPlan) -> StepResult:
@@ -69,7 +59,7 @@ class TorchExecutor:
         batch, hidden_states = self._runner.compute(plan.sequences, self._previous.fill_in if self._previous else None)
         step = LaunchedStep(plan, batch.sampled_ids, batch.uploads)
         if batch.jobs:
-            step.sample(model.logits(hidden_states[batch.sampled_rows]), batch.jobs, self._draw_truncated)
+            step.sample(model.logits(hidden_states[batch.sampled_rows]), batch.jobs, self._runner.draw_truncated)
         self._previous = step
         for sequence_id, first_row, job in batch.scorings:
             step.prompt_logprobs[sequence_id] = self._score_prompt(sequence_id, hidden_states[first_row:], job)

@@ -6,27 +6,18 @@ from collections.abc import Sequence
 
 import torch
 
-from services.engine.executor.kv_pool import DEFAULT_PAGE_SIZE
 from services.engine.executor.logprobs import scoring_slices
-from services.engine.executor.model_runner import PLAIN, ModelRunner, RunnerOptions
+from services.engine.executor.model_runner import ModelRunner
 from services.engine.executor.transfers import Mark
-from services.engine.models.decoder import Decoder
 from services.engine.plan import StepPlan
 
 
 class TorchFollower:
     """Calls the collectives in the order in which rank 0's TorchExecutor does. Only rank 0 gets logits, and samples."""
 
-    def __init__(
-        self,
-        model: Decoder,
-        num_pages: int,
-        page_size: int = DEFAULT_PAGE_SIZE,
-        max_model_len: int | None = None,
-        options: RunnerOptions = PLAIN,
-    ) -> None:
-        """As `ModelRunner`."""
-        self._runner = ModelRunner(model, num_pages, page_size, max_model_len, options)
+    def __init__(self, runner: ModelRunner) -> None:
+        """Nobody else may use the runner."""
+        self._runner = runner
 
     def execute(self, plan: StepPlan) -> Mark:
         """Launches one step; it is over where the mark is. Whatever it raises, the KV pool's content is then void."""

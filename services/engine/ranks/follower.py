@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from services.engine.executor.model_runner import ModelRunner
 from services.engine.executor.torch_follower import TorchFollower
 from services.engine.ranks.addresses import own_address
 from services.engine.ranks.errors import PlanOrderError
@@ -71,6 +72,6 @@ class Follower:
             return self._executor
         self._executor = None  # its memory first
         part = self._part
-        executor = TorchFollower(part.model, num_pages, self._page_size, self._max_model_len, part.options)
+        executor = TorchFollower(ModelRunner(part.model, num_pages, self._page_size, self._max_model_len, part.options))
         self._executor, self._num_pages = executor, num_pages
         return executor

@@ -13,7 +13,7 @@ from services.engine.executor.batch import StepBatch
 from services.engine.executor.decode_graphs import DecodeGraphs, GraphOptions, graph_sizes
 from services.engine.executor.flashinfer_attention import FlashInferAttention
 from services.engine.executor.kv_pool import KvPool
-from services.engine.executor.model_runner import MakeAttention, RunnerOptions
+from services.engine.executor.model_runner import MakeAttention, ModelRunner, RunnerOptions
 from services.engine.executor.torch_executor import TorchExecutor
 from services.engine.executor.uploads import Uploads
 from services.engine.plan import SequencePlan
@@ -57,13 +57,8 @@ def test_sizes_pad_a_step_by_less_than_it_has_or_by_less_than_eight() -> None:
 @pytest.mark.parametrize("family", ["llama, 9 heads, 3 KV heads", "gemma2"])
 def test_tokens_are_those_of_transformers_whichever_way_a_step_runs(backend: str, family: str) -> None:
     recorder = RecorderOnCpu()
-    executor = TorchExecutor(
-        decoder(FAMILIES[family]),
-        NUM_PAGES,
-        PAGE_SIZE,
-        48,
-        RunnerOptions(BACKENDS[backend], GraphOptions(lambda: recorder, (1, 2, 4))),
-    )
+    options = RunnerOptions(BACKENDS[backend], GraphOptions(lambda: recorder, (1, 2, 4)))
+    executor = TorchExecutor(ModelRunner(decoder(FAMILIES[family]), NUM_PAGES, PAGE_SIZE, 48, options))
     assert recorder.log == ["warm up 4", "record 4", "warm up 2", "record 2", "warm up 1", "record 1"]
     recorder.log.clear()
     a, b, c, d, e = sequences = _sequences(21, 5, 1, 3, 16)
@@ -152,5 +147,6 @@ def test_steps_that_no_graph_holds() -> None:
 
 def test_no_sequence_is_given_the_page_of_the_pads() -> None:
     options = GraphOptions(RecorderOnCpu, (1,))
-    executor = TorchExecutor(decoder(FAMILIES["llama"]), 6, PAGE_SIZE, options=RunnerOptions(graphs=options))
+    runner = ModelRunner(decoder(FAMILIES["llama"]), 6, PAGE_SIZE, options=RunnerOptions(graphs=options))
+    executor = TorchExecutor(runner)
     assert (executor.info.num_pages, executor.info.max_model_len) == (6, 6 * PAGE_SIZE)

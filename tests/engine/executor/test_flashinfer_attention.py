@@ -13,7 +13,7 @@ from services.engine.executor.attention import AttentionBackend, TorchAttention
 from services.engine.executor.batch import StepBatch
 from services.engine.executor.flashinfer_attention import FlashInferAttention, not_covered
 from services.engine.executor.kv_pool import KvPool
-from services.engine.executor.model_runner import RunnerOptions
+from services.engine.executor.model_runner import ModelRunner, RunnerOptions
 from services.engine.executor.torch_executor import TorchExecutor
 from services.engine.executor.uploads import Uploads
 from services.engine.models.config import ModelConfig
@@ -80,7 +80,8 @@ def test_mixed_steps_equal_the_reference(family: str) -> None:
 def test_an_executor_with_it_gives_the_tokens_of_transformers() -> None:
     family = FAMILIES["qwen3"]
     make = partial(FlashInferAttention, library=FlashInferOnCpu(), workspace_bytes=WORKSPACE)
-    executor = TorchExecutor(decoder(family), num_pages=32, page_size=PAGE_SIZE, options=RunnerOptions(make))
+    runner = ModelRunner(decoder(family), num_pages=32, page_size=PAGE_SIZE, options=RunnerOptions(make))
+    executor = TorchExecutor(runner)
     one, other = Sequence(1, _prompt(5, 21), list(range(9))), Sequence(2, _prompt(6, 11), list(range(9, 16)))
     step(executor, (one, 10))
     step(executor, (one, None), (other, None))

@@ -14,6 +14,7 @@ pytest.importorskip("postroad_native")
 from services.engine.executor import logprobs
 from services.engine.executor.base import Executor
 from services.engine.executor.errors import BrokenSequencesError
+from services.engine.executor.model_runner import ModelRunner
 from services.engine.executor.torch_executor import TorchExecutor
 from services.engine.executor.torch_logprobs import token_logprobs
 from services.engine.executor.uploads import Uploads
@@ -25,7 +26,7 @@ from tests.engine.models.reference import FAMILIES, Oracle, decoder
 CONFIG = FAMILIES["llama, 9 heads, 3 KV heads"]
 VOCAB_SIZE = 97
 EXECUTORS: dict[str, Callable[[], Executor]] = {
-    "torch": lambda: TorchExecutor(decoder(CONFIG), num_pages=32, page_size=16),
+    "torch": lambda: TorchExecutor(ModelRunner(decoder(CONFIG), num_pages=32, page_size=16)),
     "native": lambda: native_executor(CONFIG, threads=2),
 }
 
@@ -124,7 +125,7 @@ def test_several_sampled_rows_of_one_sequence(executor: Executor) -> None:
 
 def test_prompt_logits_that_are_not_finite_name_the_sequence() -> None:
     model = decoder(CONFIG)
-    executor = TorchExecutor(model, num_pages=32, page_size=16)
+    executor = TorchExecutor(ModelRunner(model, num_pages=32, page_size=16))
     healthy = model.embeddings.clone()
     sequence = Sequence(7, _prompt(30, 12), [0])
     model.embeddings[sequence.prompt[0]] = torch.nan

@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("postroad_native")
 
 from services.engine.executor.errors import BrokenSequencesError
+from services.engine.executor.model_runner import ModelRunner
 from services.engine.executor.native_executor import FlatStep, NativeExecutor
 from services.engine.executor.torch_executor import TorchExecutor
 from services.engine.loading.random_weights import random_weights
@@ -52,7 +53,7 @@ def test_mixed_steps_give_the_tokens_of_torch_for_every_family(family: str) -> N
     outputs = []
     for executor in (
         native_executor(FAMILIES[family]),
-        TorchExecutor(decoder(FAMILIES[family]), num_pages=64, page_size=PAGE_SIZE),
+        TorchExecutor(ModelRunner(decoder(FAMILIES[family]), num_pages=64, page_size=PAGE_SIZE)),
     ):
         pages = random.Random(7).sample(range(64), 64)
         greedy = Sequence(1, _prompt(0, 37), pages[:8])

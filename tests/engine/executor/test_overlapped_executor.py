@@ -10,7 +10,7 @@ import torch
 from services.engine.executor.decode_graphs import GraphOptions
 from services.engine.executor.errors import BrokenSequencesError
 from services.engine.executor.flashinfer_attention import FlashInferAttention
-from services.engine.executor.model_runner import RunnerOptions
+from services.engine.executor.model_runner import ModelRunner, RunnerOptions
 from services.engine.executor.overlapped_executor import OverlappedExecutor
 from services.engine.executor.torch_executor import TorchExecutor
 from services.engine.executor.transfers import Download, Mark
@@ -29,12 +29,12 @@ LLAMA = FAMILIES["llama, 9 heads, 3 KV heads"]
 @pytest.mark.parametrize("with_graphs", [False, True])
 def test_tokens_are_those_of_sequential_steps(with_graphs: bool) -> None:
     model = decoder(LLAMA)
-    expected = served(TorchExecutor(model, 24, 4), requests())
+    expected = served(TorchExecutor(ModelRunner(model, 24, 4)), requests())
     make = partial(FlashInferAttention, library=FlashInferOnCpu(), workspace_bytes=64)
     inner = (
-        TorchExecutor(model, 24, 4, options=RunnerOptions(make, GraphOptions(RecorderOnCpu, (1, 2, 4))))
+        TorchExecutor(ModelRunner(model, 24, 4, options=RunnerOptions(make, GraphOptions(RecorderOnCpu, (1, 2, 4)))))
         if with_graphs
-        else TorchExecutor(model, 24, 4)
+        else TorchExecutor(ModelRunner(model, 24, 4))
     )
     tokens, logprobs, num_ahead = served(OverlappedExecutor(inner), requests())
     assert tokens == expected[0]
@@ -47,7 +47,7 @@ def test_a_launch_reads_nothing_from_the_device() -> None:
     """On torch's meta device there is nothing to read: whatever tries to fails."""
     config = ModelConfig.from_hf(LLAMA)
     model = load_model(config, random_weights(config, seed=0), torch.bfloat16, "meta")
-    executor = OverlappedExecutor(TorchExecutor(model, 8, 4))
+    executor = OverlappedExecutor(TorchExecutor(ModelRunner(model, 8, 4)))
     jobs = [SamplingJob(params, [1], [2]) for params in PARAMS]
     first = [SequencePlan(i, [1, 2], 0, [i], [job], num_logprobs=i or None) for i, job in enumerate(jobs)]
     ahead = [
@@ -62,7 +62,7 @@ def test_a_launch_reads_nothing_from_the_device() -> None:
 
 def test_a_broken_step_is_found_when_its_result_is_read() -> None:
     model = decoder(FAMILIES["llama"])
-    executor = OverlappedExecutor(TorchExecutor(model, 8, 4))
+    executor = OverlappedExecutor(TorchExecutor(ModelRunner(model, 8, 4)))
     weight = model.layers[0].attention_norm.weight
     healthy = weight.clone()
     params = SamplingParams(temperature=1.0, top_k=5)

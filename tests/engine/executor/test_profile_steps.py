@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from services.engine.executor.model_runner import ModelRunner
 from services.engine.executor.profile_steps import ProfileSteps
 from services.engine.executor.torch_executor import TorchExecutor
 from tests.engine.models.reference import FAMILIES, decoder
@@ -29,6 +30,6 @@ def test_they_are_full_and_run(max_batch_tokens: int, max_num_seqs: int, max_mod
         ]
         assert len(set(written)) == len(written)
         assert max(page for s in plan.sequences for page in s.page_table) < steps.num_pages
-    executor = TorchExecutor(decoder(FAMILIES["llama"]), steps.num_pages, page_size)
+    executor = TorchExecutor(ModelRunner(decoder(FAMILIES["llama"]), steps.num_pages, page_size))
     for plan in steps.plans:
         assert len(executor.execute(plan).token_ids) == len(plan.sequences)

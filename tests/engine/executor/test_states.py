@@ -13,6 +13,7 @@ pytest.importorskip("postroad_native")
 
 from services.engine.executor.base import Executor
 from services.engine.executor.errors import BrokenSequencesError
+from services.engine.executor.model_runner import ModelRunner
 from services.engine.executor.torch_executor import TorchExecutor
 from services.engine.plan import ScoringJob, SequencePlan, States, StepPlan
 from services.engine.scheduler.pooling import Pooler, Pooling
@@ -22,7 +23,7 @@ from tests.engine.models.reference import FAMILIES, Oracle, decoder
 
 VOCAB_SIZE = 97
 EXECUTORS: dict[str, Callable[..., Executor]] = {
-    "torch": lambda config: TorchExecutor(decoder(config), num_pages=32, page_size=16),
+    "torch": lambda config: TorchExecutor(ModelRunner(decoder(config), num_pages=32, page_size=16)),
     "native": lambda config: native_executor(config, threads=2),
 }
 LLAMA = FAMILIES["llama, 9 heads, 3 KV heads"]
@@ -102,7 +103,7 @@ def test_states_beside_scores_and_samples_go_to_whom_they_belong(name: str) -> N
 
 def test_states_that_are_not_finite_name_the_sequence() -> None:
     model = decoder(LLAMA)
-    executor = TorchExecutor(model, num_pages=32, page_size=16)
+    executor = TorchExecutor(ModelRunner(model, num_pages=32, page_size=16))
     broken, fine = Sequence(7, [5, 6, 7], [0]), Sequence(8, [8, 9], [1])
     model.embeddings[5] = torch.nan
     plans = [wanted(broken, 3, Pooler(Pooling.LAST, 3)), wanted(fine, 2, Pooler(Pooling.MEAN, 2))]

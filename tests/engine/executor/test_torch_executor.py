@@ -10,6 +10,7 @@ import torch
 
 from services.engine.executor.errors import BrokenSequencesError
 from services.engine.executor.kv_pool import KvPool, kv_bytes_per_page
+from services.engine.executor.model_runner import ModelRunner
 from services.engine.executor.torch_executor import TorchExecutor
 from services.engine.models.decoder import Decoder
 from services.engine.plan import SamplingParams, StepPlan
@@ -32,7 +33,7 @@ def oracle() -> Oracle:
 
 @pytest.fixture
 def executor(model: Decoder) -> TorchExecutor:
-    return TorchExecutor(model, num_pages=128, page_size=PAGE_SIZE)
+    return TorchExecutor(ModelRunner(model, num_pages=128, page_size=PAGE_SIZE))
 
 
 def _prompt(seed: int, length: int) -> list[int]:
@@ -43,7 +44,7 @@ def _prompt(seed: int, length: int) -> list[int]:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_prefill_and_decode_equal_transformers_for_every_family(family: str) -> None:
     sequence = Sequence(1, _prompt(0, 37), list(range(16)))
-    executor = TorchExecutor(decoder(FAMILIES[family]), num_pages=16, page_size=PAGE_SIZE)
+    executor = TorchExecutor(ModelRunner(decoder(FAMILIES[family]), num_pages=16, page_size=PAGE_SIZE))
     decode(executor, sequence, num_steps=12)
     assert sequence.output == Oracle.of(FAMILIES[family]).greedy(sequence.prompt, 12)
 
@@ -208,9 +209,9 @@ def test_a_page_table_that_is_too_short_is_an_error(executor: TorchExecutor) -> 
 
 
 def test_info_names_the_lowest_limit(model: Decoder) -> None:
-    assert TorchExecutor(model, num_pages=10, page_size=8).info.max_model_len == 80
-    assert TorchExecutor(model, num_pages=100, page_size=16).info.max_model_len == 512
-    info = TorchExecutor(model, num_pages=100, max_model_len=50).info
+    assert TorchExecutor(ModelRunner(model, num_pages=10, page_size=8)).info.max_model_len == 80
+    assert TorchExecutor(ModelRunner(model, num_pages=100, page_size=16)).info.max_model_len == 512
+    info = TorchExecutor(ModelRunner(model, num_pages=100, max_model_len=50)).info
     assert (info.num_pages, info.page_size, info.vocab_size, info.max_model_len) == (100, 16, 97, 50)
 
 
@@ -240,7 +241,7 @@ def test_bfloat16_stays_close_to_float32(family: str) -> None:
 
 
 def test_bfloat16_runs_mixed_steps(oracle: Oracle) -> None:
-    executor = TorchExecutor(decoder(LLAMA, dtype=torch.bfloat16), num_pages=32, page_size=PAGE_SIZE)
+    executor = TorchExecutor(ModelRunner(decoder(LLAMA, dtype=torch.bfloat16), num_pages=32, page_size=PAGE_SIZE))
     sequence, other = Sequence(1, _prompt(51, 20), list(range(12))), Sequence(2, _prompt(52, 9), list(range(12, 20)))
     decode(executor, sequence, num_steps=2)
     step(executor, (other, None), (sequence, None))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from services.engine.executor.cuda_queues import uploads_to
-from services.engine.executor.model_runner import RunnerOptions
+from services.engine.executor.model_runner import ModelRunner, RunnerOptions
 from services.engine.executor.overlapped_executor import OverlappedExecutor
 from services.engine.executor.torch_executor import TorchExecutor
 from services.engine.executor.uploads import Queues, Uploads
@@ -90,7 +90,7 @@ def test_without_queues_it_is_there_at_once_and_the_callers() -> None:
 def test_the_executor_reads_nothing_before_it_is_there() -> None:
     """All kinds of sampling, log-probabilities, steps ahead; copies are late, and nonsense is where they will be."""
     model = decoder(FAMILIES["llama, 9 heads, 3 KV heads"])
-    expected = served(TorchExecutor(model, 24, 4), requests())
+    expected = served(TorchExecutor(ModelRunner(model, 24, 4)), requests())
     options = RunnerOptions(make_uploads=lambda device: Uploads(device, Queues(EagerComputation(), LateCopies())))
-    found = served(OverlappedExecutor(TorchExecutor(model, 24, 4, options=options)), requests())
+    found = served(OverlappedExecutor(TorchExecutor(ModelRunner(model, 24, 4, options=options))), requests())
     assert found[0] == expected[0]

@@ -7,6 +7,7 @@ import torch
 from tokenizers import Tokenizer
 
 from services.engine.executor.base import Executor
+from services.engine.executor.model_runner import ModelRunner
 from services.engine.executor.torch_executor import TorchExecutor
 from services.engine.loading.files import read_model_files
 from services.engine.loading.source import resolve
@@ -47,7 +48,7 @@ def outputs(executor: Executor) -> tuple[list[list[int]], Scheduler]:
 @pytest.fixture(scope="module")
 def of_one_rank() -> list[list[int]]:
     model = load_model(CONFIG, iter_weights(SOURCE, FILES.config), torch.float32, "cpu")
-    tokens, _ = outputs(TorchExecutor(model, num_pages=600, page_size=PAGE_SIZE))
+    tokens, _ = outputs(TorchExecutor(ModelRunner(model, num_pages=600, page_size=PAGE_SIZE)))
     return tokens
 
 

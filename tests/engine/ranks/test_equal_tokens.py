@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from services.engine.executor.base import Executor
+from services.engine.executor.model_runner import ModelRunner
 from services.engine.executor.torch_executor import TorchExecutor
 from services.engine.loading.random_weights import random_weights
 from services.engine.models.config import ModelConfig
@@ -73,7 +74,7 @@ def alone(config: dict[str, Any]) -> list[list[int]]:
     """Each request by itself on one rank, its prompt in one step."""
     outputs = []
     for sequence in requests():
-        run(TorchExecutor(decoder(config), num_pages=8), [sequence])
+        run(TorchExecutor(ModelRunner(decoder(config), num_pages=8)), [sequence])
         outputs.append(sequence.output_ids)
     return outputs
 
@@ -113,7 +114,7 @@ def test_embeddings_in_chunks_beside_streams() -> None:
     with thread_ranks(2, part_of(config), num_pages=110, page_size=4) as ranks:
         run(ranks, [*requests()[:4], *divided], max_batch_tokens=32, max_num_seqs=STREAMS)
     for sequence in whole:
-        run(TorchExecutor(decoder(config), num_pages=8), [sequence])
+        run(TorchExecutor(ModelRunner(decoder(config), num_pages=8)), [sequence])
     for one, other in zip(divided, whole, strict=True):
         assert one.pooler is not None
         assert other.pooler is not None

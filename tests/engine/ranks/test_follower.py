@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 
-from services.engine.executor.model_runner import RunnerOptions
+from services.engine.executor.model_runner import ModelRunner, RunnerOptions
 from services.engine.executor.torch_executor import TorchExecutor
 from services.engine.loading.random_weights import random_weights
 from services.engine.models.config import ModelConfig
@@ -43,7 +43,7 @@ class Ranks:
 
     def __init__(self) -> None:
         self.leader = part(0)
-        self.executor = TorchExecutor(self.leader.model, num_pages=8, options=self.leader.options)
+        self.executor = TorchExecutor(ModelRunner(self.leader.model, num_pages=8, options=self.leader.options))
         self.follower = Follower(part(1), LOOPBACK, page_size=16, max_model_len=None, form_timeout=TIMEOUT)
 
     def form(self, epoch: int) -> None:

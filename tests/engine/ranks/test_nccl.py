@@ -12,7 +12,7 @@ import torch
 from services.engine.executor.base import WaitForResult
 from services.engine.executor.decode_graphs import GraphOptions
 from services.engine.executor.flashinfer_attention import FlashInferAttention
-from services.engine.executor.model_runner import RunnerOptions
+from services.engine.executor.model_runner import ModelRunner, RunnerOptions
 from services.engine.executor.torch_executor import TorchExecutor
 from services.engine.plan import PENDING_TOKEN, SamplingJob, SequencePlan, StepPlan, StepResult
 from services.engine.ranks.errors import GroupLost
@@ -99,13 +99,15 @@ class Ranks:
         self.link = RankLink(self.listener)
         leading, following = self._part(0), self._part(1)
         self._group = LeadingGroup(leading.group, self.link, LOOPBACK, TIMEOUT)
-        self._make = partial(TorchExecutor, leading.model, page_size=16, options=leading.options)
+        self._runner = partial(ModelRunner, leading.model, page_size=16, options=leading.options)
         self.follower = Follower(following, LOOPBACK, page_size=16, max_model_len=None, form_timeout=TIMEOUT)
         self.leader: OverlappedLeadingExecutor
 
     async def form_first(self) -> None:
         def lead() -> None:
-            self.leader = OverlappedLeadingExecutor.of_first_group(self._make, self._group)
+            self.leader = OverlappedLeadingExecutor.of_first_group(
+                lambda num_pages: TorchExecutor(self._runner(num_pages)), self._group
+            )
 
         await self._form(1, lead)
 

@@ -9,7 +9,7 @@ import torch
 
 from services.engine.executor.decode_graphs import GraphOptions
 from services.engine.executor.flashinfer_attention import FlashInferAttention
-from services.engine.executor.model_runner import RunnerOptions
+from services.engine.executor.model_runner import ModelRunner, RunnerOptions
 from services.engine.executor.torch_executor import TorchExecutor
 from services.engine.models.fp8 import E4M3
 from services.engine.ranks.group import RankGroup
@@ -28,7 +28,8 @@ LLAMA = FAMILIES["llama, 9 heads, 3 KV heads"]
 @pytest.mark.parametrize(("with_graphs", "kv_dtype"), [(False, None), (False, E4M3), (True, None)])
 def test_tokens_are_those_of_one_rank(with_graphs: bool, kv_dtype: torch.dtype | None) -> None:
     """What is sampled reaches the others in the group: the plan has no token yet."""
-    expected = served(TorchExecutor(decoder(LLAMA), 24, 4, options=RunnerOptions(kv_dtype=kv_dtype)), requests())
+    runner = ModelRunner(decoder(LLAMA), 24, 4, options=RunnerOptions(kv_dtype=kv_dtype))
+    expected = served(TorchExecutor(runner), requests())
     recorders: list[RecorderOnCpu] = []
 
     def recorder() -> RecorderOnCpu:

@@ -10,7 +10,7 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from services.engine.executor.base import WaitForResult
-from services.engine.executor.model_runner import RunnerOptions
+from services.engine.executor.model_runner import ModelRunner, RunnerOptions
 from services.engine.executor.torch_executor import TorchExecutor
 from services.engine.executor.torch_follower import TorchFollower
 from services.engine.models.decoder import Decoder
@@ -97,7 +97,7 @@ def thread_ranks(
     sizes = () if (graphs := parts[0][1].graphs) is None else graphs.sizes
 
     def follow(part: tuple[Decoder, RunnerOptions], queue: SimpleQueue[bytes | None]) -> None:
-        follower = TorchFollower(part[0], num_pages, page_size, options=part[1])
+        follower = TorchFollower(ModelRunner(part[0], num_pages, page_size, options=part[1]))
         follower.record_graphs(sizes)
         while (message := queue.get()) is not None:
             follower.execute(plan_from(ranks_pb2.ToRank.FromString(message).plan))
@@ -108,7 +108,7 @@ def thread_ranks(
     ]
     for thread in threads:
         thread.start()
-    leader = TorchExecutor(parts[0][0], num_pages, page_size, options=parts[0][1])
+    leader = TorchExecutor(ModelRunner(parts[0][0], num_pages, page_size, options=parts[0][1]))
     leader.record_graphs()
     ranks = kind(leader, plans, threads)
     try:
