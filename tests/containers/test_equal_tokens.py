@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from tests.containers.compose import Compose
-from tests.containers.streams import STREAMS
 from tests.docs.pages import ROOT
 from tests.e2e.client import Client, user
+from tests.e2e.streams import STREAMS
 
 pytestmark = pytest.mark.containers
 TOKENS = 24

@@ -8,7 +8,8 @@ import httpx
 import pytest
 
 from tests.containers.compose import Compose, docker
-from tests.containers.streams import (
+from tests.e2e.client import Client, Streamed, read_out, until, user
+from tests.e2e.streams import (
     STREAMS,
     all_end_with_an_error_frame,
     ends,
@@ -16,7 +17,6 @@ from tests.containers.streams import (
     is_whole,
     running_streams,
 )
-from tests.e2e.client import Client, Streamed, read_out, until, user
 
 pytestmark = pytest.mark.containers
 

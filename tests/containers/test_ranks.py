@@ -7,8 +7,8 @@ import pytest
 
 from services.pb.postroad.v1 import debug_pb2, debug_pb2_grpc
 from tests.containers.compose import GRPC_PORTS, Compose
-from tests.containers.streams import all_end_with_an_error_frame, running_streams
 from tests.e2e.client import Client, until, user
+from tests.e2e.streams import all_end_with_an_error_frame, running_streams
 
 pytestmark = pytest.mark.containers
 RANKS = ("engine", "engine-rank-1")

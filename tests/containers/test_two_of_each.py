@@ -13,8 +13,8 @@ import pytest
 
 from tests.containers.compose import Compose, Container, docker
 from tests.containers.load import Load
-from tests.containers.streams import ENDS_WITHIN, STREAMS, Task, is_error_frame, is_whole, running_streams
 from tests.e2e.client import Client, Streamed, until
+from tests.e2e.streams import ENDS_WITHIN, STREAMS, Task, is_error_frame, is_whole, running_streams
 
 pytestmark = pytest.mark.containers
 TOKENS = 200  # of a stream that nothing happens to: more than come before the affected ones have ended

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.e2e.client import Client, Streamed, until, user
+from tests.e2e.client import Client, until, user
+from tests.e2e.streams import ends, is_error_frame, is_whole, running_streams
 from tests.support.stack import Stack
 
-LONG = {"max_tokens": 400, "ignore_eos": True, "temperature": 0}
+TOKENS = 400
 ENDS_WITHIN = 15  # seconds: far more than it takes, far less than the request's deadline: a hang fails
 
 
@@ -20,20 +21,6 @@ ENDS_WITHIN = 15  # seconds: far more than it takes, far less than the request's
 def stack() -> Iterator[Stack]:
     with Stack(engine_flags="--executor scripted --step-ms 25") as stack:
         yield stack
-
-
-async def start_streams(client: Client, count: int) -> list[asyncio.Task[Streamed]]:
-    """Streams that run and have shown text each."""
-    started = [asyncio.Event() for _ in range(count)]
-    tasks = [
-        asyncio.create_task(
-            client.stream(messages=user(f"story {i}"), on_delta=lambda _, e=event: e.set(), **LONG)  # type: ignore[misc]
-        )
-        for i, event in enumerate(started)
-    ]
-    async with asyncio.timeout(30):
-        await asyncio.gather(*(event.wait() for event in started))
-    return tasks
 
 
 async def others_unchanged(stack: Stack, before: dict[str, int], killed: str) -> None:
@@ -45,24 +32,19 @@ async def others_unchanged(stack: Stack, before: dict[str, int], killed: str) ->
 async def test_fieldbug_27_killing_it_in_mid_stream_ends_each_stream_with_an_error_frame(
     stack: Stack, victim: str
 ) -> None:
-    async with Client(stack) as client:
-        before = stack.pids()
-        streams = await start_streams(client, 8)
-        whole = asyncio.create_task(client.post("/v1/chat/completions", messages=user("whole"), **LONG))
+    before = stack.pids()
+    async with Client(stack) as client, running_streams(client, count=8, tokens=TOKENS) as streams:
+        whole = asyncio.create_task(
+            client.post("/v1/chat/completions", messages=user("whole"), max_tokens=TOKENS, ignore_eos=True)
+        )
         await until(lambda: runs(client, 9), 20, lambda: "the ninth never ran")
         stack.kill(victim)
-        async with asyncio.timeout(ENDS_WITHIN):
-            results = await asyncio.gather(*streams)
-        for result in results:
-            assert result.text  # what was sent stays sent
-            assert result.error is not None
-            assert result.error["message"]
-            assert result.error["type"]
-            assert not result.done
+        for result in await ends(streams, ENDS_WITHIN):
+            assert is_error_frame(result), result  # what was sent stays sent
         response = await whole  # it had no byte yet: sent again by the gateway, or a clean 503
         assert response.status_code in (200, 502, 503), response.text
         if response.status_code == 200:
-            assert response.json()["usage"]["completion_tokens"] == LONG["max_tokens"]
+            assert response.json()["usage"]["completion_tokens"] == TOKENS
         else:
             assert response.json()["error"]["message"]
         await until(client.answers, 30, lambda: f"{victim} not in use again")
@@ -91,21 +73,18 @@ async def test_a_request_that_had_no_token_yet_is_sent_again_and_succeeds(stack:
 
 
 async def test_killing_the_tokenizer_leaves_running_streams_alone(stack: Stack) -> None:
-    async with Client(stack) as client:
-        streams = await start_streams(client, 4)
+    async with Client(stack) as client, running_streams(client, count=4, tokens=160) as streams:
         stack.kill("tokenizer")
-        results = await asyncio.gather(*streams)
-        assert all(result.done and result.error is None for result in results)
+        for result in await asyncio.gather(*streams):
+            assert is_whole(result, 160), result
         await until(client.answers, 30, lambda: "tokenizer not in use again")
 
 
 async def test_killing_the_gateway_closes_connections_and_frees_the_engine(stack: Stack) -> None:
-    async with Client(stack) as client:
-        before = stack.pids()
-        streams = await start_streams(client, 8)
+    before = stack.pids()
+    async with Client(stack) as client, running_streams(client, count=8, tokens=TOKENS) as streams:
         stack.kill("gateway")
-        async with asyncio.timeout(ENDS_WITHIN):
-            results = await asyncio.gather(*streams, return_exceptions=True)
+        results = await ends(streams, ENDS_WITHIN)
         assert all(isinstance(result, httpx.TransportError) for result in results), results
         await until(client.answers, 30, lambda: "gateway not in use again")
         await client.wait_idle()

@@ -42,9 +42,9 @@ async def running_streams(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def ends(tasks: Sequence[Task]) -> list[Streamed | BaseException]:
-    """How each stream ended. Fails when one of them hangs."""
-    done, left = await asyncio.wait(tasks, timeout=ENDS_WITHIN)
+async def ends(tasks: Sequence[Task], within: float = ENDS_WITHIN) -> list[Streamed | BaseException]:
+    """How each stream ended, within so many seconds. Fails when one of them hangs."""
+    done, left = await asyncio.wait(tasks, timeout=within)
     assert not left, f"{len(left)} of {len(tasks)} streams hang"
     return [task.exception() or task.result() for task in done]
 
@@ -64,6 +64,7 @@ def is_error_frame(result: Streamed | BaseException) -> bool:
         and bool(result.text)
         and result.error is not None
         and bool(result.error["message"])
+        and bool(result.error["type"])
         and not result.done
     )
 
