@@ -8,34 +8,29 @@ namespace {
 
 constexpr float kLog2E = 1.44269504088896340736f;
 
+// 2^x for x of -126 to 127, by a polynomial that is 2^f for |f| <= 1/2. Its coefficients, the highest power's first.
+template <typename... Coefficients>
+inline simd::Floats power_of_two_by(simd::Floats x, float first, Coefficients... others) {
+    const simd::Floats whole = simd::round_nearest(x);
+    const simd::Floats f = simd::sub(x, whole);
+    simd::Floats p = simd::broadcast(first);
+    ((p = simd::fma(p, f, simd::broadcast(others))), ...);
+    return simd::scale_by_power(p, whole);
+}
+
 // 2^x. Below -126 it is 2^-126 at least, never a subnormal; exactly 1 at 0.
 inline simd::Floats exp2(simd::Floats x) {
     x = simd::min(simd::max(x, simd::broadcast(-126.0f)), simd::broadcast(127.0f));
-    const simd::Floats whole = simd::round_nearest(x);
-    const simd::Floats f = simd::sub(x, whole);
-    // The Taylor polynomial of 2^f, for |f| <= 1/2.
-    simd::Floats p = simd::broadcast(1.540353039e-4f);
-    p = simd::fma(p, f, simd::broadcast(1.333355815e-3f));
-    p = simd::fma(p, f, simd::broadcast(9.618129108e-3f));
-    p = simd::fma(p, f, simd::broadcast(5.550410866e-2f));
-    p = simd::fma(p, f, simd::broadcast(2.402265070e-1f));
-    p = simd::fma(p, f, simd::broadcast(6.931471806e-1f));
-    p = simd::fma(p, f, simd::broadcast(1.0f));
-    return simd::scale_by_power(p, whole);
+    // Taylor's.
+    return power_of_two_by(x, 1.540353039e-4f, 1.333355815e-3f, 9.618129108e-3f, 5.550410866e-2f, 2.402265070e-1f,
+                           6.931471806e-1f, 1.0f);
 }
 
 // 2^x for x <= 0, off by 2^-18 of itself: enough for what becomes bf16. Below -126 as exp2.
 inline simd::Floats rough_exp2(simd::Floats x) {
     x = simd::max(x, simd::broadcast(-126.0f));
-    const simd::Floats whole = simd::round_nearest(x);
-    const simd::Floats f = simd::sub(x, whole);
-    // Of least relative error for |f| <= 1/2 among those that are 1 at 0.
-    simd::Floats p = simd::broadcast(9.58285e-3f);
-    p = simd::fma(p, f, simd::broadcast(5.590643e-2f));
-    p = simd::fma(p, f, simd::broadcast(2.4024099e-1f));
-    p = simd::fma(p, f, simd::broadcast(6.9312419e-1f));
-    p = simd::fma(p, f, simd::broadcast(1.0f));
-    return simd::scale_by_power(p, whole);
+    // Of least relative error among those that are 1 at 0.
+    return power_of_two_by(x, 9.58285e-3f, 5.590643e-2f, 2.4024099e-1f, 6.9312419e-1f, 1.0f);
 }
 
 inline float exp2(float x) {
