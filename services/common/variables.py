@@ -24,11 +24,12 @@ COMPOSE_VARIABLES = frozenset(
 )  # fmt: skip
 
 
-def unknown_variables(settings: type[StationSettings]) -> Iterator[tuple[str, str]]:
-    """Variables that are set, and that neither this station reads nor, by their name, another one; each with the one
+def unknown_variables(*stations: type[StationSettings]) -> Iterator[tuple[str, str]]:
+    """Variables that are set, and that neither these stations read nor, by their name, another one; each with the one
     that was probably meant, or an empty string."""
-    known = settings.variables()
-    of_others = tuple(f"{SHARED_PREFIX}{name.upper()}_" for name in STATIONS if name != settings.station)
+    known = frozenset[str]().union(*(settings.variables() for settings in stations))
+    names = {settings.station for settings in stations}
+    of_others = tuple(f"{SHARED_PREFIX}{name.upper()}_" for name in STATIONS if name not in names)
     for name in sorted(name for name, value in os.environ.items() if value):
         variable = name.upper()  # they are read in any case
         if not variable.startswith(SHARED_PREFIX) or variable.startswith(of_others):

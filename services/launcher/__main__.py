@@ -10,7 +10,6 @@ import sys
 
 import httpx
 
-from services.common.variables import unknown_variables
 from services.launcher.banner import banner
 from services.launcher.logs import MergedLog
 from services.launcher.ports import port_problems
@@ -18,6 +17,7 @@ from services.launcher.road import Road, plan_road
 from services.launcher.run_dir import RunDirError, hold
 from services.launcher.settings import LauncherSettings
 from services.launcher.supervisor import RestartPolicy, Supervisor, supervise
+from services.launcher.variables import take_unknown_variables
 
 STOP_MARGIN = 5.0  # seconds beyond the services' own drain time
 SECOND_ROAD = (
@@ -46,7 +46,7 @@ def main() -> int:
 async def _serve(settings: LauncherSettings, road: Road) -> int:
     logs = settings.run_dir / "logs"
     log = MergedLog(logs, [spec.name for spec in road.services], sys.stdout, settings.log_format)
-    for name, meant in unknown_variables(LauncherSettings):
+    for name, meant in take_unknown_variables():
         log.say("unknown variable", level="warning", variable=name, **({"did_you_mean": meant} if meant else {}))
     async with httpx.AsyncClient(trust_env=False, timeout=5) as client:  # no proxy between us and loopback
 
