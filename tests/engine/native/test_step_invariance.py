@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,8 @@ KV_FORMATS = {
     "f32, int8 KV": {"weight_format": "f32", "kv_format": "int8"},
     "int4, int8 KV": {"weight_format": "bf16", "quantization": "int4", "kv_format": "int8"},
 }
+SHARING = ("llama, 9 heads, 3 KV heads", "gemma2", "mistral, idle window")  # families that share prefixes below
+SHARED_BY = ("bf16", "f32")  # formats likewise
 LENGTH = 530  # three spans of 256 keys, the last one short
 PAGES = list(range(40))
 
@@ -83,6 +85,33 @@ def test_a_sequence_alone_equals_it_in_batches_of_7_and_32(family: str, isa: str
         np.testing.assert_array_equal(batch, alone[members])
     prefill = plan(prompt(99, 100), range(400, 407))
     np.testing.assert_array_equal(step(model, prefill, *decodes)[1:], alone)
+
+
+@pytest.mark.parametrize(
+    ("family", "isa", "name"),
+    [
+        *((family, isa, name) for family in SHARING for isa in postroad_native.supported_isas() for name in SHARED_BY),
+        *((SHARING[0], "auto", name) for name in KV_FORMATS),
+    ],
+)
+def test_sequences_with_a_prefix_in_common_equal_each_alone(family: str, isa: str, name: str) -> None:
+    """Keys that several sequences see are read once for many of them: here for those of two prefixes, in any order."""
+    model = native_model(FAMILIES[family], isa=isa, threads=2, num_pages=220, **(FORMATS | KV_FORMATS)[name])
+    pages = iter(range(220))
+    prefixes = [([*islice(pages, length // PAGE_SIZE)], prompt(7, length)) for length in (528, 272)]
+    for table, token_ids in prefixes:
+        step(model, plan(token_ids, table), logit_rows=[])
+    decodes = []
+    for i in range(45):  # more than one task takes
+        table, token_ids = prefixes[i % 5 == 0]
+        own, start, count = [*islice(pages, 3)], len(token_ids), 1 + i % 7
+        step(model, plan(prompt(20 + i, count), [*table, *own], start), logit_rows=[])
+        decodes.append(plan(prompt(90 + i, 3 if i % 11 == 0 else 1), [*table, *own], start + count))
+    alone = [step(model, decode, logit_rows=range(len(decode.token_ids))) for decode in decodes]
+    members = random.Random(1).sample(range(45), 45)
+    rows = sum(len(decodes[i].token_ids) for i in members)
+    batch = step(model, *(decodes[i] for i in members), logit_rows=range(rows))
+    np.testing.assert_array_equal(batch, np.concatenate([alone[i] for i in members]))
 
 
 @pytest.mark.parametrize(("family", "name"), [*(("qwen3", name) for name in FORMATS), ("gemma2", "bf16")])

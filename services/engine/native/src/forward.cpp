@@ -10,7 +10,6 @@ namespace postroad {
 
 namespace {
 
-constexpr float kLog2E = 1.44269504088896340736f;
 constexpr int64_t kOwnRows = 128;  // rows per thread from which on each thread keeps to its own
 
 }  // namespace
@@ -43,7 +42,7 @@ void Forward::run(Worker& worker) const {
         project(hands, layers[index], index, rows);
         if (is_long) worker.barrier();
         if (index == last && batch.wanted_rows.empty()) return;
-        attend(worker, index);
+        StepAttention{config, kernels, cache, batch, plans, workspace}.run(worker, index);
         if (is_long) worker.barrier();
         if (index == last) break;
         finish_layer(hands, layers[index], rows);
@@ -142,58 +141,6 @@ void Forward::place_heads(Worker& worker, const LayerWeights& layer, int64_t ind
         call.clears_rest = place.clears_rest;
         kernels.kv(cache.format()).heads(call);
     });
-}
-
-void Forward::attend(Worker& worker, int64_t index) const {
-    auto* scratch = reinterpret_cast<uint32_t*>(workspace.thread_scratch.row(worker.index()));
-    const AttentionPlan& plan = plans.of(config.layers[index]);
-    const auto count = static_cast<int64_t>(plan.tasks.size()) * config.num_kv_heads;
-    worker.parallel_for(count, 1, [&](int64_t first, int64_t) {
-        attend_task(plan, plan.tasks[first / config.num_kv_heads], index, first % config.num_kv_heads, scratch);
-    });
-}
-
-void Forward::attend_task(const AttentionPlan& plan, const AttentionTask& task, int64_t index, int64_t kv_head,
-                          uint32_t* scratch) const {
-    const int64_t group = config.group_size();
-    const BatchSequence& sequence = *task.sequence;
-    AttentionCall call{};
-    call.queries = workspace.queries.row((kv_head * workspace.token_capacity + task.first_token) * group);
-    call.query_stride = workspace.queries.stride_words;
-    call.rows = static_cast<int>(task.num_tokens * group);
-    call.group = static_cast<int>(group);
-    call.first_position = sequence.first_position + task.first_token - sequence.first_token;
-    call.window = plan.window;
-    call.first_span = task.first_span;
-    call.last_span = task.last_span;
-    call.blocks = batch.blocks.data() + sequence.first_block;
-    call.keys = cache.keys(index, 0, kv_head);
-    call.values = cache.values(index, 0, kv_head);
-    call.scales = cache.scales(index, 0, kv_head);
-    call.block_stride = cache.block_stride();
-    call.head_dim = static_cast<int>(config.head_dim);
-    call.value_stride = cache.value_stride();
-    call.cap = config.attention_softcap * kLog2E;
-    call.scratch = scratch;
-    const int64_t output_elements = elements_per_word(kernels.format);
-    call.output_stride = workspace.attended.stride_words * output_elements;
-    const size_t element_bytes = sizeof(uint32_t) / output_elements;
-    call.output = reinterpret_cast<char*>(workspace.attended.row(task.first_token)) +
-                  element_bytes * kv_head * group * config.head_dim;
-    const KvKernels& kv = kernels.kv(cache.format());
-    if (task.split < 0) return kv.attend(call);
-
-    const AttentionSplit& split = plan.splits[task.split];
-    const int64_t first_record = split.first_record + kv_head * split.num_records;
-    call.partials = workspace.partials.row(first_record + (task.first_span - split.first_span) * call.rows);
-    kv.attend(call);
-    std::atomic<int64_t>& done = workspace.spans_done[task.split * config.num_kv_heads + kv_head];
-    if (done.fetch_add(1, std::memory_order_acq_rel) + 1 < split.last_span - split.first_span) return;
-    done.store(0, std::memory_order_relaxed);
-    call.partials = workspace.partials.row(first_record);
-    call.first_span = split.first_span;
-    call.last_span = split.last_span;
-    kernels.fold_partials(call);
 }
 
 // Once all keys and values are written, only rows whose logits or states are wanted are worth computing.

@@ -7,6 +7,7 @@
 #include "kernels/kernels.h"
 #include "kv_cache.h"
 #include "model_config.h"
+#include "step_attention.h"
 #include "step_batch.h"
 #include "thread_pool.h"
 #include "weights.h"
@@ -54,9 +55,6 @@ private:
     void embed(Worker& worker, const Rows& rows) const;
     void project(Worker& worker, const LayerWeights& layer, int64_t index, const Rows& rows) const;
     void place_heads(Worker& worker, const LayerWeights& layer, int64_t index, const Rows& rows) const;
-    void attend(Worker& worker, int64_t index) const;
-    void attend_task(const AttentionPlan& plan, const AttentionTask& task, int64_t index, int64_t kv_head,
-                     uint32_t* scratch) const;
     Rows select_rows(Worker& worker) const;
     void finish_layer(Worker& worker, const LayerWeights& layer, const Rows& rows) const;
     void norm(Worker& worker, const Rows& rows, const float* weight) const;

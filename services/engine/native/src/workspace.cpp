@@ -38,6 +38,8 @@ Workspace::Workspace(const ModelConfig& config, Format format, KvFormat kv_forma
     const int64_t attention =
         attention_scratch_words(static_cast<int>(rows), round_up(config.head_dim, kBlock), kv_format);
     reserve_rows(thread_scratch, num_threads, std::max(attention, 2 * config.head_dim));
+    reserve_rows(shared_queries, num_threads * rows, config.head_dim, format);
+    reserve_records(shared_records, num_threads * rows);
 }
 
 void Workspace::reserve(int64_t tokens, int64_t wanted_rows, int64_t records, int64_t splits) {
@@ -50,9 +52,7 @@ void Workspace::reserve(int64_t tokens, int64_t wanted_rows, int64_t records, in
     }
     if (records > record_capacity_) {
         record_capacity_ = grown(record_capacity_, records);
-        partials.memory = HugePages();
-        partials.stride = round_up(config_.head_dim, kBlock) + kRecordTail;  // as kernels address them
-        partials.memory = HugePages(sizeof(float) * record_capacity_ * partials.stride);
+        reserve_records(partials, record_capacity_);
     }
     const int64_t counters = splits * config_.num_kv_heads;
     if (counters > split_capacity_) {
@@ -60,6 +60,12 @@ void Workspace::reserve(int64_t tokens, int64_t wanted_rows, int64_t records, in
         spans_done = std::make_unique<std::atomic<int64_t>[]>(split_capacity_);
         for (int64_t i = 0; i < split_capacity_; ++i) spans_done[i].store(0, std::memory_order_relaxed);
     }
+}
+
+void Workspace::reserve_records(FloatRows& rows, int64_t count) const {
+    rows.memory = HugePages();
+    rows.stride = round_up(config_.head_dim, kBlock) + kRecordTail;  // as kernels address them
+    rows.memory = HugePages(sizeof(float) * count * rows.stride);
 }
 
 void Workspace::reserve_tokens(int64_t tokens) {

@@ -33,24 +33,26 @@ struct Workspace {
     ElementRows queries;      // [num_kv_heads][tokens][group][head_dim]
     ElementRows attended;     // [tokens][q_size]
     ElementRows last_attended;
-    ElementRows gated;      // [tokens][intermediate_size]
-    ElementRows quantized;  // [tokens], the input of a linear layer of integers (QuantizeCall)
-    FloatRows branch;    // [tokens][hidden_size], what a post-norm is for; empty without them
-    FloatRows cosines;   // [tokens][half a turned head of each rope, one after another]
-    FloatRows sines;     // likewise
-    FloatRows partials;  // attention records
+    ElementRows gated;           // [tokens][intermediate_size]
+    ElementRows quantized;       // [tokens], the input of a linear layer of integers (QuantizeCall)
+    FloatRows branch;            // [tokens][hidden_size], what a post-norm is for; empty without them
+    FloatRows cosines;           // [tokens][half a turned head of each rope, one after another]
+    FloatRows sines;             // likewise
+    FloatRows partials;          // attention records
+    ElementRows shared_queries;  // [threads][rows of an attention task][head_dim]
+    FloatRows shared_records;    // [threads][rows of an attention task], as partials
     FloatRows thread_scratch;
     std::unique_ptr<std::atomic<int64_t>[]> spans_done;  // per split and KV head
     int64_t token_capacity = 0;
 
     // quantized_words: of the longest row of integers, 0 for none.
-    Workspace(const ModelConfig& config, Format format, KvFormat kv_format, int64_t quantized_words,
-              int num_threads);
+    Workspace(const ModelConfig& config, Format format, KvFormat kv_format, int64_t quantized_words, int num_threads);
 
     // Makes room for a step. Throws std::bad_alloc.
     void reserve(int64_t tokens, int64_t wanted_rows, int64_t records, int64_t splits);
 
 private:
+    void reserve_records(FloatRows& rows, int64_t count) const;
     void reserve_tokens(int64_t tokens);
 
     const ModelConfig& config_;

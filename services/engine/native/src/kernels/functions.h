@@ -6,8 +6,6 @@
 namespace postroad {
 namespace {
 
-constexpr float kLog2E = 1.44269504088896340736f;
-
 // 2^x for x of -126 to 127, by a polynomial that is 2^f for |f| <= 1/2. Its coefficients, the highest power's first.
 template <typename... Coefficients>
 inline simd::Floats power_of_two_by(simd::Floats x, float first, Coefficients... others) {

@@ -29,6 +29,7 @@ namespace postroad {
 
 constexpr int kPanel = 32;        // output features of a packed panel
 constexpr int kBlock = 16;        // tokens of a block of keys or values
+constexpr float kLog2E = 1.44269504088896340736f;
 constexpr int kSpan = 256;        // tokens whose attention scores are computed together: a multiple of kBlock
 constexpr int kWordPadding = 16;  // words: rows of activations, and of weights, are zero up to a multiple of this
 constexpr int kGroup = 32;        // neighbours along the input whose weights share a scale
