@@ -12,7 +12,7 @@ import argparse
 import os
 import statistics
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -28,6 +28,7 @@ from tests.engine.native.stepping import Arguments, model_fields, plan
 
 PAGE_SIZE = 16
 CONTEXT = 256
+PREFIX, LONGER = 512, 544  # tokens that decodes have in common, of how many each has
 PREFILLS = (512, 1024)
 BATCHES = (1, 8, 32)
 PEAK_GOAL = 0.85  # of a bf16 prefill, in parts of the measured bf16 matrix rate
@@ -94,6 +95,19 @@ def decode_arguments(batch: int) -> Arguments:
     return Arguments.of([plan([7 + i], range(i * pages, (i + 1) * pages), CONTEXT - 1) for i in range(batch)])
 
 
+def sharing_arguments(batch: int) -> Arguments:
+    """Decodes of LONGER tokens whose first PREFIX ones lie in the same pages."""
+    prefix, own = range(PREFIX // PAGE_SIZE), (LONGER - PREFIX) // PAGE_SIZE
+    tables = [[*prefix, *range(len(prefix) + i * own, len(prefix) + (i + 1) * own)] for i in range(batch)]
+    return Arguments.of([plan([7 + i], table, LONGER - 1) for i, table in enumerate(tables)])
+
+
+def sharing_work(config: ModelConfig, batch: int) -> Work:
+    """The keys and values of the prefix are read once."""
+    prefix, apart = Work.of(config, 1, PREFIX, 1), Work.of(config, 1, LONGER - PREFIX, batch)
+    return replace(Work.of(config, 1, LONGER, batch), kv_bytes=prefix.kv_bytes + apart.kv_bytes)
+
+
 def prefill_arguments(tokens: int) -> Arguments:
     return Arguments.of([plan(range(tokens), range(tokens // PAGE_SIZE))])
 
@@ -117,6 +131,8 @@ def measure(shape: str, machine: Machine, options: argparse.Namespace) -> None:
     cases = [
         (f"decode, batch {batch}", decode_arguments(batch), Work.of(config, 1, CONTEXT, batch)) for batch in BATCHES
     ]
+    batch = max(BATCHES)
+    cases.append((f"{batch} share {PREFIX}", sharing_arguments(batch), sharing_work(config, batch)))
     cases += [
         (f"prefill of {tokens}", prefill_arguments(tokens), Work.of(config, tokens, tokens, 1)) for tokens in PREFILLS
     ]
