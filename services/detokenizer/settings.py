@@ -32,6 +32,7 @@ class DetokenizerSettings(StationSettings):
         50.0,
         ge=0,
         le=1000,
-        description="Least time between two messages of a stream while 16 or more streams run, milliseconds. The first "
-        "and the last message never wait. 0: a message per token.",
+        description="Least time between two messages of a stream while 16 or more streams run, milliseconds; what has "
+        "waited so long leaves with the next token, or after as long again. The first and the last message never wait. "
+        "0: a message per token.",
     )

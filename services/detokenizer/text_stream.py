@@ -12,7 +12,7 @@ from structlog.typing import FilteringBoundLogger
 from services.common.errors import DeadlineExceeded, Internal, PostroadError, from_parts
 from services.detokenizer.accounting import Timeline, complete_timings
 from services.detokenizer.decode import UnknownTokenError
-from services.detokenizer.pacing import Pacer
+from services.detokenizer.pacing import Hold, Pacer
 from services.detokenizer.pipeline import TextPipeline
 from services.detokenizer.scored_tokens import PromptTokens, ScoredPipeline
 from services.pb.postroad.v1 import common_pb2, detokenizer_pb2, engine_pb2
@@ -55,7 +55,7 @@ class TextStream:
         self._text = ""  # not sent yet
         self._num_tokens = 0  # not sent yet
         self._started = False  # the first message was sent
-        self._held = False  # by the pacer
+        self._hold: Hold | None = None  # of the pacer
         self._waiter: asyncio.Future[None] | None = None
 
     @property
@@ -87,7 +87,9 @@ class TextStream:
             return
         self.timeline.token_arrived()
         self._push(token_ids, scores)
-        if not self._held and (self._text or not self._started):
+        if self._hold is not None and self._text and self._hold.on_token():
+            self._hold = None
+        if self._hold is None and (self._text or not self._started):
             self._wake()
 
     def on_end(
@@ -145,16 +147,16 @@ class TextStream:
             self.end.timings.CopyFrom(complete_timings(self.timeline, self._start, self._engine_end))
             delta.end.CopyFrom(self.end)
         elif self._error is None:
-            self._held = self._pacer.hold(self._release)
+            self._hold = self._pacer.hold(self._release)
         return delta
 
     def _is_ready(self) -> bool:
         if self.is_over or (self._started and self._prompt_scores is not None and len(self._prompt_scores) > 0):
             return True
-        return not self._held and (bool(self._text) or (not self._started and self._num_tokens > 0))
+        return self._hold is None and (bool(self._text) or (not self._started and self._num_tokens > 0))
 
     def _release(self) -> None:
-        self._held = False
+        self._hold = None
         if self._text:
             self._wake()
 

@@ -31,7 +31,7 @@ async def test_few_streams_are_not_held_back() -> None:
     released: list[int] = []
     for live, held in ((1, False), (PACED_FROM - 1, False), (PACED_FROM, True), (1000, True)):
         pacer = Pacer(0.001, lambda live=live: live)
-        assert pacer.hold(lambda: released.append(1)) is held
+        assert (pacer.hold(lambda: released.append(1)) is not None) is held
         await until(lambda pacer=pacer: len(pacer) == 0)
     assert released == [1, 1]
 
@@ -40,8 +40,8 @@ async def test_no_interval_means_no_hold() -> None:
     assert not Pacer(0, lambda: 1000).hold(lambda: None)
 
 
-async def test_holds_end_in_order_and_not_before_their_time() -> None:
-    pacer, released = Pacer(0.03, lambda: 1000), list[tuple[int, float]]()
+async def test_without_a_token_holds_end_in_order_after_twice_their_time() -> None:
+    pacer, released = Pacer(0.015, lambda: 1000), list[tuple[int, float]]()
     began = []
     for number in range(3):
         began.append(time.monotonic())
@@ -52,6 +52,31 @@ async def test_holds_end_in_order_and_not_before_their_time() -> None:
     # As much earlier as streams are released together.
     assert all(end - start >= 0.03 - 0.003 for start, (_, end) in zip(began, released, strict=True))
     assert len(pacer) == 0
+
+
+async def test_a_token_ends_a_hold_that_has_lasted_its_time_and_no_other() -> None:
+    now = 0.0
+    pacer = Pacer(1.0, lambda: 1000, lambda: now)
+    first = pacer.hold(lambda: None)
+    now = 0.5
+    second = pacer.hold(lambda: None)
+    assert first is not None
+    assert second is not None
+    assert not first.on_token()
+    now = 1.0
+    assert first.on_token()
+    assert not second.on_token()
+    assert len(pacer) == 1
+
+
+async def test_what_a_token_has_ended_time_does_not_end_again() -> None:
+    pacer, released = Pacer(0.005, lambda: 1000), list[int]()
+    first, second = (pacer.hold(lambda number=number: released.append(number)) for number in range(2))
+    assert first is not None
+    assert second is not None
+    await until(first.on_token)
+    await until(lambda: second.is_over)
+    assert released == [1]
 
 
 async def test_a_release_may_hold_again() -> None:
@@ -67,12 +92,14 @@ async def test_a_release_may_hold_again() -> None:
     assert len(pacer) == 0
 
 
-def open_stream(live: int, *stops: str) -> TextStream:
-    """A stream whose pace is longer than any test, beside `live` others."""
+def open_stream(live: int, *stops: str, pacer: Pacer | None = None) -> TextStream:
+    """A stream beside `live` others. Without `pacer` its pace is longer than any test."""
     tokenizer = default_tokenizer()
     decoder = make_decoder_factory(tokenizer)([1], skip_special_tokens=True)
     pipeline = TextPipeline(decoder, StopMatcher(stops, include_match=False))
-    return TextStream(pipeline, Pacer(1e6, lambda: live), Timeline.begin(), 1, structlog.get_logger())
+    if pacer is None:
+        pacer = Pacer(1e6, lambda: live)
+    return TextStream(pipeline, pacer, Timeline.begin(), 1, structlog.get_logger())
 
 
 def ids_of(text: str) -> list[int]:
@@ -103,6 +130,27 @@ async def test_beside_many_streams_text_waits_for_its_time_but_not_at_the_ends()
     stream.on_end(ids_of(" three"), engine_pb2.StreamEnd(finish_reason=common_pb2.FINISH_REASON_LENGTH))
     last = await reading
     assert (last.text, last.num_tokens, last.HasField("end")) == (" two three", 2, True)
+
+
+async def test_text_that_has_waited_its_time_leaves_with_the_next_token() -> None:
+    now = 0.0
+    stream = open_stream(PACED_FROM, pacer=Pacer(1e6, lambda: PACED_FROM, lambda: now))
+    stream.on_tokens(ids_of(" one"))
+    await stream.next_delta()
+    reading = asyncio.create_task(stream.next_delta())
+    stream.on_tokens(ids_of(" two"))
+    now = 1e6
+    assert await stays_silent(reading)
+    stream.on_tokens(ids_of(" three"))
+    assert (await reading).text == " two three"
+
+
+async def test_text_without_a_next_token_leaves_all_the_same() -> None:
+    stream = open_stream(PACED_FROM, pacer=Pacer(0.005, lambda: PACED_FROM))
+    stream.on_tokens(ids_of(" one"))
+    await stream.next_delta()
+    stream.on_tokens(ids_of(" two"))
+    assert (await stream.next_delta()).text == " two"
 
 
 async def test_a_first_token_without_text_goes_at_once() -> None:
