@@ -177,7 +177,8 @@ def fitting_pages(settings: EngineSettings, model: Decoder, options: RunnerOptio
     """
     page_bytes = kv_bytes_per_page(model.config, options.kv_dtype or model.dtype, settings.page_size)
     longest = _longest(settings, model)
-    steps = ProfileSteps.of(settings.max_batch_tokens, settings.max_num_seqs, longest, settings.page_size)
+    most_tokens = settings.max_batch_tokens + settings.max_finishing_tokens
+    steps = ProfileSteps.of(most_tokens, settings.max_num_seqs, longest, settings.page_size)
     try:
         taken = memory.peak(partial(_run, steps, settings, model, options))
     except Exception as error:  # of whatever kind: kernels are compiled and loaded here

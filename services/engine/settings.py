@@ -13,6 +13,8 @@ from services.engine.validation import MAX_SPECULATIVE_TOKENS
 NativeQuantization = Literal["auto", "none", "int8", "int4"]
 Quantization = Literal["auto", "none", "int8", "int4", "fp8"]
 
+_FINISHING_SHARE = 16  # of a step's tokens; what finishes a prompt may be as much more
+
 
 class EngineSettings(StationSettings):
     """Settings of an engine, or of one rank of it."""
@@ -140,6 +142,11 @@ class EngineSettings(StationSettings):
         if self.max_graph_batch and self.attention == "torch":
             raise ValueError(f"max-graph-batch {self.max_graph_batch} needs attention flashinfer, not torch")
         return self
+
+    @property
+    def max_finishing_tokens(self) -> int:
+        """Tokens by which a step may exceed max_batch_tokens to finish a prompt."""
+        return self.max_batch_tokens // _FINISHING_SHARE
 
     @property
     def needs_cuda(self) -> str:

@@ -48,6 +48,7 @@ def load_engine(
     config = SchedulerConfig(
         max_batch_tokens=settings.max_batch_tokens,
         max_num_seqs=settings.max_num_seqs,
+        max_finishing_tokens=settings.max_finishing_tokens,
         max_mixed_prompt_tokens=settings.max_mixed_prompt_tokens or max(1, settings.max_batch_tokens // 6),
     )
     if settings.tensor_parallel_size > 1:

@@ -70,7 +70,8 @@ class Memory:
 def _pool_bytes(model: Decoder) -> tuple[int, int]:
     """Of a page, and of the profiling step's pool."""
     page = kv_bytes_per_page(model.config, model.dtype, 4)
-    return page, page * ProfileSteps.of(32, 4, 64, 4).num_pages
+    most_tokens = 32 + SETTINGS.max_finishing_tokens
+    return page, page * ProfileSteps.of(most_tokens, 4, 64, 4).num_pages
 
 
 def test_the_kv_pool_takes_what_the_step_and_the_share_for_others_leave() -> None:

@@ -7,7 +7,8 @@ arrive within that head start, so nobody starves, and the order of two sequences
 Step. Decodes come first, so that no prompt stops a running stream. What is left of the token budget goes to prefill
 chunks by rank, of sequences that run and of waiting ones, which are admitted as far as they fit. A prompt that comes by
 itself takes only a part of it while streams decode, for a step lasts as long as its tokens; a queue of prompts takes
-all, as it is over soonest that way.
+all, as it is over soonest that way. The end of a prompt may exceed the budget by a little: a step more, for a few
+tokens, would cost more than they do.
 
 Pages. They are taken as they are needed. When none is free and the prefix cache has none to evict, a sequence takes
 them from the last in rank that runs, but only from one behind itself and not yet in the plan; otherwise it sits the
@@ -131,6 +132,7 @@ class Scheduler:
             (self._schedule_decode if sequence.output_ids else self._schedule)(step, sequence)
         held_back = self._held_back(step.budget, len(decodes), len(prefills) + len(self._waiting))
         step.budget -= held_back
+        step.overdraft = 0 if held_back else self._config.max_finishing_tokens
         self._schedule_prefills(step, prefills)
         step.budget += held_back
         self._speculator.add_guesses(step, len(self._running))
@@ -285,7 +287,8 @@ class Scheduler:
                 sequence.cached_tokens += gained
                 self.counters.prefix_hit_tokens += gained
         start = sequence.num_computed
-        end = self._secure_pages(step, sequence, start + min(left, step.budget))
+        length = left if left <= step.budget + step.overdraft else step.budget
+        end = self._secure_pages(step, sequence, start + length)
         if end == start:
             return
         if first_prefill:

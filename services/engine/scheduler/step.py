@@ -33,6 +33,7 @@ class Step:
     plan: StepPlan
     budget: int  # tokens that may still be added
     started_ns: int
+    overdraft: int = 0  # tokens that the end of a prompt may take beyond it
     num_tokens: int = 0
     sequences: dict[int, Sequence] = field(default_factory=dict)  # by id, in the order of plan.sequences
     num_samples: dict[int, int] = field(default_factory=dict)  # by id, of the sequences that have any
@@ -49,5 +50,5 @@ class Step:
         self.sequences[entry.sequence_id] = sequence
         if entry.sampling:
             self.num_samples[entry.sequence_id] = 1
-        self.budget -= num_tokens
+        self.budget = max(0, self.budget - num_tokens)
         self.num_tokens += num_tokens

@@ -45,6 +45,7 @@ class Harness:
         vocab_size: int = 97,
         max_batch_tokens: int = 32,
         max_num_seqs: int = 16,
+        max_finishing_tokens: int = 0,
         max_mixed_prompt_tokens: int | None = None,
         aging_s: float = 10.0,
         predictable: bool = False,
@@ -52,7 +53,7 @@ class Harness:
     ) -> None:
         self.info = ExecutorInfo(num_pages, page_size, vocab_size, max_model_len or num_pages * page_size)
         self.clock = Clock()
-        config = SchedulerConfig(max_batch_tokens, max_num_seqs, max_mixed_prompt_tokens, aging_s)
+        config = SchedulerConfig(max_batch_tokens, max_num_seqs, max_finishing_tokens, max_mixed_prompt_tokens, aging_s)
         self.scheduler = Scheduler(config, self.info, self.clock)
         self.executor = PagedExecutor(self.info, predictable=predictable)
         self._predictable = predictable

@@ -24,6 +24,7 @@ class RandomSchedule(RuleBasedStateMachine):
         page_size=st.sampled_from([1, 2, 4]),
         max_batch_tokens=st.integers(4, 24),
         max_num_seqs=st.integers(1, 4),
+        max_finishing_tokens=st.sampled_from([0, 1, 3]),
         predictable=st.booleans(),
         overlapping=st.booleans(),
     )
@@ -34,6 +35,7 @@ class RandomSchedule(RuleBasedStateMachine):
         page_size: int,
         max_batch_tokens: int,
         max_num_seqs: int,
+        max_finishing_tokens: int,
         predictable: bool,
         overlapping: bool,
     ) -> None:
@@ -43,6 +45,7 @@ class RandomSchedule(RuleBasedStateMachine):
             vocab_size=5,  # few ids: prompts and outputs coincide often
             max_batch_tokens=max_batch_tokens,
             max_num_seqs=max_num_seqs,
+            max_finishing_tokens=max_finishing_tokens,
             predictable=predictable,
             overlapping=overlapping,
         )

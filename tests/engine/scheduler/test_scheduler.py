@@ -42,6 +42,37 @@ def test_a_long_prompt_is_computed_in_chunks_and_samples_with_the_last() -> None
     engine.assert_complete(sequence)
 
 
+def test_the_end_of_a_prompt_may_exceed_the_budget_by_a_little() -> None:
+    engine = Harness(max_batch_tokens=16, max_finishing_tokens=2)
+    for length, chunks in ((18, [18]), (19, [16, 3]), (34, [16, 18])):
+        sequence = engine.add(prompt(length, seed=length), max_tokens=1)
+        assert [plan.num_tokens for plan in engine.run()] == chunks
+        engine.assert_complete(sequence)
+
+
+def test_only_one_prompt_of_a_step_exceeds_its_budget() -> None:
+    engine = Harness(max_batch_tokens=16, max_finishing_tokens=4)
+    sequences = [engine.add(prompt(length, seed=length), max_tokens=1) for length in (10, 9, 3)]
+    assert [plan.num_tokens for plan in engine.run()] == [19, 3]
+    for sequence in sequences:
+        engine.assert_complete(sequence)
+
+
+def test_a_guess_finds_no_budget_behind_an_exceeding_prompt() -> None:
+    engine = Harness(max_batch_tokens=16, max_num_seqs=8, max_finishing_tokens=4, predictable=True)
+    stream = engine.add([1, 2, 3, 4] * 3, max_tokens=30, max_guesses=3)
+    while not stream.output_ids:
+        engine.step()
+    late = engine.add(prompt(19, seed=5), max_tokens=2)
+    plan = engine.plan()
+    assert plan is not None
+    assert plan.num_tokens == 1 + 19
+    engine.apply()
+    engine.run()
+    engine.assert_complete(stream)
+    engine.assert_complete(late)
+
+
 def test_a_long_prompt_never_stops_running_streams() -> None:
     engine = Harness(num_pages=256, max_batch_tokens=32)
     streams = [engine.add(prompt(6, seed=i), max_tokens=40) for i in range(8)]
@@ -88,6 +119,14 @@ def test_prompts_that_are_few_are_cut_shorter_beside_streams(num_streams: int, n
     engine.run()
     for sequence in streams + prompts:
         engine.assert_complete(sequence)
+
+
+def test_a_prompt_that_is_cut_shorter_beside_streams_exceeds_nothing() -> None:
+    engine = Harness(num_pages=256, max_batch_tokens=32, max_finishing_tokens=4, max_mixed_prompt_tokens=8)
+    start_streams(engine, 1)
+    engine.add(prompt(10, seed=50), max_tokens=2)
+    plans = [engine.step(), engine.step()]
+    assert [plan.num_tokens for plan in plans if plan is not None] == [1 + 8, 1 + 2]
 
 
 def test_a_prompt_beside_no_stream_takes_whole_steps() -> None:
