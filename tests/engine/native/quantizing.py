@@ -18,7 +18,7 @@ Floats = npt.NDArray[np.float32]
 
 GROUP = 32
 FORMATS = ("int8", "int8_group32", "int4", "int4_group32")
-PER_OUTPUT = ("int8", "int4")  # a weight's scale is its output's, so activations are rounded in long groups
+PER_OUTPUT = ("int8", "int4")  # a weight's scale is its output's, so activations share one, too
 BLOCKS = {
     "q4_0": GGMLQuantizationType.Q4_0,
     "q4_1": GGMLQuantizationType.Q4_1,
@@ -26,27 +26,15 @@ BLOCKS = {
 }
 
 
-def activation_group(columns: int, quantization: str) -> int:
-    """How many neighbours share a scale."""
-    if quantization not in PER_OUTPUT:
-        return GROUP
-    steps = -(-columns // 64)
-    groups = -(-steps // 18)
-    return 64 * -(-steps // groups)
-
-
 def rounded_activations(rows: Floats, quantization: str) -> Floats:
-    """Each group of neighbours to multiples of a 127th of its largest magnitude; of long ones with an outlier, of 7.5
-    times the mean magnitude where that is less, but not of less than a 128th of the largest. rows: [rows, columns].
+    """Each group of neighbours to multiples of a 127th of its largest magnitude. Where a row is one group, of ten times
+    the mean magnitude if that is less, but not of less than a 128th of the largest. rows: [rows, columns].
     """
-    size = activation_group(rows.shape[1], quantization)
-    groups = _groups(rows, size)
+    groups = rows[:, None] if quantization in PER_OUTPUT else _groups(rows)
     largest = top = np.abs(groups).max(-1, keepdims=True)
     if quantization in PER_OUTPUT:
-        inside = _groups(np.ones_like(rows), size).sum(-1, keepdims=True)
-        spread = np.float32(7.5) * np.abs(groups).sum(-1, keepdims=True) / inside
-        has_outlier = largest**2 * inside > 64 * (groups**2).sum(-1, keepdims=True)
-        top = np.where(has_outlier, np.minimum(largest, np.maximum(spread, largest / 128)), largest)
+        spread = np.float32(10) * np.abs(groups).mean(-1, keepdims=True)
+        top = np.minimum(largest, np.maximum(spread, largest / 128))
     with np.errstate(divide="ignore", over="ignore"):
         inverse = np.where(largest > 2.0**-100, np.float32(127) / top, np.float32(0))
     return _flat(np.rint(groups * inverse) * (top / np.float32(127)), rows.shape[1])
@@ -105,10 +93,10 @@ def fitted_nibbles(numbers: Floats) -> Floats:
     return _flat(np.take_along_axis(np.array(results), best, 0)[0].astype(np.float32), columns)
 
 
-def _groups(rows: Floats, size: int = GROUP) -> Floats:
+def _groups(rows: Floats) -> Floats:
     columns = rows.shape[1]
-    padded = np.pad(rows, ((0, 0), (0, -columns % size)))
-    return padded.reshape(len(rows), -1, size)
+    padded = np.pad(rows, ((0, 0), (0, -columns % GROUP)))
+    return padded.reshape(len(rows), -1, GROUP)
 
 
 def _flat(groups: Floats, columns: int) -> Floats:

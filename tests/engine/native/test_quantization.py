@@ -26,7 +26,7 @@ from tests.engine.native.stepping import model_fields, native_model, plan, promp
 
 LLAMA = FAMILIES["llama, 9 heads, 3 KV heads"]
 ISAS = postroad_native.supported_isas()
-# Hidden sizes: whole groups, an odd number of them, a short last one; more than int8's activations have in one group.
+# Hidden sizes: whole groups, an odd number of them, a short last one; more than AMX multiplies with all rows at once.
 # Vocabularies that do not fill their last panel.
 SHAPES = [(128, 64), (96, 75), (80, 33), (1312, 40)]
 

@@ -23,17 +23,20 @@ int64_t panel_grain(const Linear& linear, int64_t num_threads) {
 // Replaces the call's input by integers.
 void quantize_input(Worker& worker, const Kernels& kernels, const ElementRows& quantized, LinearCall& call,
                     int64_t first_row, int64_t last_row) {
-    const int64_t rows = last_row - first_row, grain = std::max<int64_t>(1, rows / (4 * worker.team_size()));
+    const int64_t rows = last_row - first_row;
     const auto some = [&](int64_t first, int64_t last) {
-        for (int64_t row = first_row + first; row < first_row + last; ++row) {
-            kernels.quantize({call.input + row * call.input_stride, call.linear.in_features, call.linear.words,
-                              call.linear.group_words, call.linear.format, quantized.row(row)});
+        for (int64_t block = first; block < last; ++block) {
+            const int64_t row = first_row + block * kLongRows;
+            kernels.quantize({call.input + row * call.input_stride, call.input_stride,
+                              static_cast<int>(std::min<int64_t>(kLongRows, last_row - row)), call.linear.in_features,
+                              call.linear.words, call.linear.format, quantized.row(row), quantized.stride_words});
         }
     };
+    const int64_t blocks = ceil_div(rows, kLongRows);
     if (rows <= kRowsOfOne) {
-        worker.once([&] { some(0, rows); });
+        worker.once([&] { some(0, blocks); });
     } else {
-        worker.parallel_for(rows, grain, some);
+        worker.parallel_for(blocks, 1, some);
     }
     call.input = quantized.row(0);
     call.input_stride = quantized.stride_words;

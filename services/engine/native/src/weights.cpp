@@ -58,7 +58,6 @@ public:
         } else {
             linear.words = round_up(ceil_div(in_features, int64_t{sizeof(uint32_t)}), kWordPadding);
             linear.panel_words = linear.words / kGroupWords * block_words(linear.format);
-            linear.group_words = activation_group_words(linear.format, linear.words);
         }
         uint32_t* panels = words(linear.panels() * linear.panel_words);
         uint32_t* bias = has_bias ? words(linear.panels() * kPanel) : nullptr;

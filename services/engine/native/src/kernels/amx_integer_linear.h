@@ -1,7 +1,7 @@
-// Linear layers of integers whose scales are those of features, by AMX. Products of a group are summed by tiles as
-// integers and become numbers while the next ones are computed: the same sums in the same order as without tiles, so
-// few rows need not come here. Codes of 4 bits become bytes, some groups of a panel at a time, which stay in the
-// first-level cache while all rows are multiplied by them.
+// Linear layers of integers whose scales are those of features, by AMX. Products are summed by tiles as integers and
+// become numbers while the next ones are computed: the same sums as without tiles, so few rows need not come here. Codes
+// of 4 bits become bytes, a part of a panel at a time, which stays in the first-level cache while all rows are multiplied
+// by it. High bytes are multiplied by copies of the few words of a panel that they belong to.
 #pragma once
 
 #include "kernels/amx_linear.h"
@@ -13,116 +13,168 @@ namespace {
 namespace amx {
 
 constexpr int kIntegerRows = 2 * kTileHeight;  // rows computed together
-static_assert(kStepWords == kTileWords && kLongGroupWords <= kCachedWords);
+static_assert(kLongRows == kTileHeight && kWordPadding == kTileWords);
+constexpr int kSumsOfTile = kTileHeight * kPanel;  // of rows of a tile, and all columns of a panel
 // Rows below which vectors of AVX-512 are faster, as measured.
 constexpr int64_t kFewIntegerRows = 4;
 
-// Integers of a block of rows and one group, [rows][kPanel], on their way to numbers: rows of `sums`, which the last
-// group's conversion finishes.
+// Integers of a block of rows on their way to the output.
 template <class Fmt>
 class Conversion {
 public:
-    Conversion(const LinearCall& call, int64_t panel)
-        : call_(call), output_{call, panel}, scales_(call.linear.scales + panel * kPanel) {}
+    explicit Conversion(const LinearCall& call)
+        : call_(call), parts_{call.linear.words}, output_{call, 0}, accumulates_(call.epilogue == Epilogue::kAccumulate) {}
 
-    void begin(const int32_t* dots, float* sums, int64_t row, int rows, const uint32_t* row_scales, bool is_first,
-               bool is_last) {
-        dots_ = dots;
-        sums_ = sums;
-        row_ = row;
+    // The block's sums, [rows][kPanel], and those of the high bytes of its first rows and of the rest, null where there
+    // are none. They must stay until they are converted.
+    void begin(int64_t panel, int64_t row, int rows, const int32_t* sums, const int32_t* high, const int32_t* lower_high) {
+        output_.panel = panel;
+        in_output_ = sums_in_output(call_, panel);
+        first_row_ = row;
         rows_ = rows;
-        row_scales_ = row_scales;
-        is_first_ = is_first;
-        is_last_ = is_last;
+        done_ = 0;
+        sums_ = sums;
+        high_[0] = high;
+        high_[1] = lower_high;
     }
 
     // Some of the rows that are left.
     void convert(int rows) {
-        const int count = rows < rows_ ? rows : rows_;
-        if (is_last_) {
-            is_first_ ? convert_rows<true, true>(count) : convert_rows<false, true>(count);
-        } else {
-            is_first_ ? convert_rows<true, false>(count) : convert_rows<false, false>(count);
-        }
-        dots_ += count * kPanel;
-        sums_ += count * kPanel;
-        row_scales_ += count * call_.input_stride;
-        row_ += count;
-        rows_ -= count;
+        for (const int end = done_ + rows < rows_ ? done_ + rows : rows_; done_ < end; ++done_) convert_row();
     }
 
     void convert_rest() { convert(rows_); }
 
 private:
-    template <bool kFirst, bool kLast>
-    void convert_rows(int count) const {
-        constexpr int kVectors = kPanel / simd::kWidth;
-        const int32_t* dots = dots_;
-        float* sums = sums_;
-        const uint32_t* row_scale = row_scales_;
-        const int64_t stride = call_.input_stride;
-        for (int row = 0; row < count; ++row, dots += kPanel, sums += kPanel, row_scale += stride) {
-            const simd::Floats scale = simd::broadcast(bits_float(*row_scale));
-            for (int v = 0; v < kVectors; ++v) {
-                const int column = v * simd::kWidth;
-                const simd::Floats before = kFirst ? simd::zero() : simd::load(sums + column);
-                simd::Floats sum = simd::fma(simd::from_integers(_mm512_load_si512(dots + column)), scale, before);
-                if constexpr (kLast) sum = simd::mul(sum, simd::load(scales_ + column));
-                simd::store(sums + column, sum);
-            }
+    static constexpr int kVectors = kPanel / simd::kWidth;
+    using Numbers = simd::Floats[kVectors];
+
+    void convert_row() const {
+        const uint32_t* row = call_.input + (first_row_ + done_) * call_.input_stride;
+        Numbers numbers;
+        for (simd::Floats& vector : numbers) vector = simd::zero();
+        add(numbers, sums_ + done_ * kPanel, row[parts_.scale()]);
+        const int32_t* high = high_[done_ / kTileHeight];
+        if (high) add(numbers, high + done_ % kTileHeight * kPanel, row[parts_.high_scale()]);
+        const float* scales = call_.linear.scales + output_.panel * kPanel;
+        for (int v = 0; v < kVectors; ++v) numbers[v] = simd::mul(numbers[v], simd::load(scales + v * simd::kWidth));
+        put(numbers);
+    }
+
+    static void add(Numbers& numbers, const int32_t* integers, uint32_t scale_bits) {
+        const simd::Floats scale = simd::broadcast(bits_float(scale_bits));
+        for (int v = 0; v < kVectors; ++v) {
+            const simd::Words loaded = _mm512_load_si512(integers + v * simd::kWidth);
+            numbers[v] = simd::fma(simd::from_integers(loaded), scale, numbers[v]);
         }
-        if constexpr (kLast) output_.rows(row_, count, sums_);
+    }
+
+    void put(const Numbers& numbers) const {
+        if (!in_output_) {
+            float product[kPanel];
+            for (int v = 0; v < kVectors; ++v) simd::store(product + v * simd::kWidth, numbers[v]);
+            return output_.row(first_row_ + done_, product);
+        }
+        float* output = static_cast<float*>(call_.output) + (first_row_ + done_) * call_.output_stride;
+        output += output_.panel * kPanel;
+        for (int v = 0; v < kVectors; ++v, output += simd::kWidth) {
+            simd::store(output, accumulates_ ? simd::add(simd::load(output), numbers[v]) : numbers[v]);
+        }
     }
 
     const LinearCall& call_;
+    LongRow parts_;
     PanelOutput<Fmt> output_;
-    const float* scales_;
-    const int32_t* dots_ = nullptr;
-    float* sums_ = nullptr;
-    const uint32_t* row_scales_ = nullptr;
-    int64_t row_ = 0;
-    int rows_ = 0;
-    bool is_first_ = false, is_last_ = false;
+    bool accumulates_, in_output_ = false;
+    int64_t first_row_ = 0;
+    int rows_ = 0, done_ = 0;
+    const int32_t* sums_ = nullptr;
+    const int32_t* high_[2] = {};
 };
 
-// The integers of up to 32 rows (up to 16 unless kTwo) of one panel, [rows][kPanel]: products of the words whose steps
-// are in the mask. Tiles are configured. Meanwhile an earlier conversion is done.
-template <bool kTwo, class Fmt>
-inline void multiply_steps(const uint32_t* upper, int64_t stride, const uint32_t* weights, uint32_t steps,
-                           Upcoming& upcoming, Conversion<Fmt>& behind, int32_t* dots) {
-    const uint32_t* lower = upper + kTileHeight * stride;
-    const int64_t input_bytes = stride * int64_t{sizeof(uint32_t)};
-    const int behind_rows = static_cast<int>(ceil_div(kIntegerRows / 2, __builtin_popcount(steps)));
-    _tile_zero(0);
-    _tile_zero(1);
-    if constexpr (kTwo) {
-        _tile_zero(2);
-        _tile_zero(3);
+// The tiles of a block's first 16 rows, or of the lower ones: sums of half a panel's columns each, and the rows' bytes.
+// Those of weights are 6 and 7.
+template <bool kLower>
+struct SumTiles {
+    static void clear() {
+        if constexpr (kLower) {
+            _tile_zero(2);
+            _tile_zero(3);
+        } else {
+            _tile_zero(0);
+            _tile_zero(1);
+        }
     }
-    for (; steps != 0; steps &= steps - 1) {
-        const int64_t word = __builtin_ctz(steps) * kStepWords;
-        upcoming.fetch();
-        _tile_loadd(6, weights + word * kPanel, kPanelBytes);
-        _tile_loadd(7, weights + word * kPanel + kTileWords, kPanelBytes);
-        _tile_stream_loadd(4, upper + word, input_bytes);
-        _tile_dpbssd(0, 4, 6);
-        _tile_dpbssd(1, 4, 7);
-        behind.convert(behind_rows);
-        if constexpr (kTwo) {
-            _tile_stream_loadd(5, lower + word, input_bytes);
+
+    static void load(const int32_t* sums) {
+        if constexpr (kLower) {
+            _tile_loadd(2, sums, kPanelBytes);
+            _tile_loadd(3, sums + kTileWords, kPanelBytes);
+        } else {
+            _tile_loadd(0, sums, kPanelBytes);
+            _tile_loadd(1, sums + kTileWords, kPanelBytes);
+        }
+    }
+
+    // Adds the products of rows of bytes, `stride` bytes apart. Rows are many times as long as weights stay in the
+    // first-level cache: they are loaded past it.
+    static void multiply(const uint32_t* rows, int64_t stride) {
+        if constexpr (kLower) {
+            _tile_stream_loadd(5, rows, stride);
             _tile_dpbssd(2, 5, 6);
             _tile_dpbssd(3, 5, 7);
+        } else {
+            _tile_stream_loadd(4, rows, stride);
+            _tile_dpbssd(0, 4, 6);
+            _tile_dpbssd(1, 4, 7);
         }
+    }
+
+    static void store(int32_t* sums) {
+        if constexpr (kLower) {
+            _tile_stored(2, sums, kPanelBytes);
+            _tile_stored(3, sums + kTileWords, kPanelBytes);
+        } else {
+            _tile_stored(0, sums, kPanelBytes);
+            _tile_stored(1, sums + kTileWords, kPanelBytes);
+        }
+    }
+};
+
+inline void load_codes(const uint32_t* codes) {
+    _tile_loadd(6, codes, kPanelBytes);
+    _tile_loadd(7, codes + kTileWords, kPanelBytes);
+}
+
+// The sums of up to 32 rows (up to 16 unless kTwo) and words [first, last) of one panel, [rows][kPanel]: added to what is
+// there, unless they are the first ones. `codes` are those of word `first`. Tiles are configured. Meanwhile an earlier
+// conversion is done. Calls between the instructions of tiles would cost more than what is called, so there are none.
+template <bool kTwo, class Fmt>
+__attribute__((flatten)) void add_products(const LinearCall& call, int64_t row, const uint32_t* codes, int64_t first,
+                                           int64_t last, Upcoming& upcoming, Conversion<Fmt>& behind, int32_t* sums) {
+    const uint32_t* upper = call.input + row * call.input_stride + first;
+    const uint32_t* lower = upper + kTileHeight * call.input_stride;
+    const int64_t input_bytes = call.input_stride * int64_t{sizeof(uint32_t)}, words = last - first;
+    const int behind_rows = static_cast<int>(ceil_div(kIntegerRows / 2, words / kTileWords));
+    int32_t* lower_sums = sums + kSumsOfTile;
+    if (first == 0) {
+        SumTiles<false>::clear();
+        if constexpr (kTwo) SumTiles<true>::clear();
+    } else {
+        SumTiles<false>::load(sums);
+        if constexpr (kTwo) SumTiles<true>::load(lower_sums);
+    }
+    for (int64_t word = 0; word < words; word += kTileWords) {
+        upcoming.fetch();
+        load_codes(codes + word * kPanel);
+        SumTiles<false>::multiply(upper + word, input_bytes);
+        behind.convert(behind_rows);
+        if constexpr (kTwo) SumTiles<true>::multiply(lower + word, input_bytes);
         behind.convert(behind_rows);
     }
-    behind.convert_rest();
-    int32_t* lower_dots = dots + kTileHeight * kPanel;
-    _tile_stored(0, dots, kPanelBytes);
-    _tile_stored(1, dots + kTileWords, kPanelBytes);
-    if constexpr (kTwo) {
-        _tile_stored(2, lower_dots, kPanelBytes);
-        _tile_stored(3, lower_dots + kTileWords, kPanelBytes);
-    }
+    behind.convert_rest();  // its sums may lie where these go
+    SumTiles<false>::store(sums);
+    if constexpr (kTwo) SumTiles<true>::store(lower_sums);
 }
 
 // A block of kInt4 as one of kInt8.
@@ -138,103 +190,112 @@ inline void expand_block(const uint32_t* block, uint32_t* codes) {
     }
 }
 
-// A panel for some rows.
+// Panels for rows [first_row, last_row).
 template <class Fmt, class Scheme>
-class IntegerPanel {
+class IntegerPanels {
 public:
-    IntegerPanel(const LinearCall& call, int64_t panel, int64_t num_rows)
-        : call_(call),
-          weights_(call.linear.weights + panel * call.linear.panel_words),
-          groups_(ceil_div(call.linear.words, call.linear.group_words)),
-          behind_{{call, panel}, {call, panel}} {
-        const int64_t blocks = ceil_div(num_rows, kIntegerRows), words = call.linear.words;
-        if (blocks == 1) {
-            part_groups_ = Scheme::kSteps ? 1 : groups_;
-        } else {
-            part_groups_ = words <= kCachedWords ? groups_ : kCachedWords / call.linear.group_words;
-        }
-        upcoming_ = {weights_ + (blocks > 1 ? call.linear.panel_words : kPanelAhead),
-                     ceil_div(call.linear.panel_words / kLine, blocks * (words / kTileWords))};
+    IntegerPanels(const LinearCall& call, int64_t first_row, int64_t last_row)
+        : call_(call), first_row_(first_row), last_row_(last_row), parts_{call.linear.words}, behind_(call) {
+        const int64_t words = parts_.words;
+        const bool is_whole = words <= kCachedWords || (blocks() == 1 && !Scheme::kSteps);
+        part_ = is_whole ? words : round_up(ceil_div(words, ceil_div(words, kCachedWords)), kTileWords);
     }
 
-    // Rows [first_row, last_row), a few blocks of them at a time where the panel is longer than what stays in the
-    // first-level cache. configured: rows that the tiles are configured for.
-    void run(int64_t first_row, int64_t last_row, int& configured) {
-        const int64_t some_rows = (part_groups_ < groups_ ? kCachedBlocks : 1) * kIntegerRows;
-        for (int64_t some = first_row; some < last_row; some += some_rows) {
-            const int64_t end = some + some_rows < last_row ? some + some_rows : last_row;
-            for (int64_t first = 0; first < groups_; first += part_groups_) {
-                const int64_t last = first + part_groups_ < groups_ ? first + part_groups_ : groups_;
+    // Some of the sums may become output only with the next panel, or with `finish`.
+    void run(int64_t panel) {
+        const int64_t words = parts_.words, panel_words = call_.linear.panel_words;
+        panel_ = panel;
+        weights_ = call_.linear.weights + panel * panel_words;
+        codes_ = nullptr;
+        upcoming_ = {weights_ + (blocks() > 1 ? panel_words : kPanelAhead),
+                     ceil_div(panel_words / kLine, blocks() * (words / kTileWords))};
+        // A few blocks of rows at a time where the panel is longer than what stays in the first-level cache.
+        const int64_t some_rows = (part_ < words ? kCachedBlocks : 1) * kIntegerRows;
+        for (int64_t some = first_row_; some < last_row_; some += some_rows) {
+            const int64_t end = some + some_rows < last_row_ ? some + some_rows : last_row_;
+            for (int64_t first = 0; first < words; first += part_) {
+                const int64_t last = first + part_ < words ? first + part_ : words;
                 load_part(first, last);
                 for (int64_t row = some; row < end; row += kIntegerRows) {
                     const int rows = static_cast<int>(end - row < kIntegerRows ? end - row : kIntegerRows);
-                    if (rows != configured) configure_linear(rows);
-                    configured = rows;
-                    add_groups(row, rows, first, last, sums_ + (row - some) * kPanel);
+                    const int64_t slot = part_ < words ? (row - some) / kIntegerRows : turn_;
+                    add_part(row, rows, first, last, sums_ + slot * 2 * kSumsOfTile);
                 }
             }
         }
-        behind_[turn_].convert_rest();
-        behind_[turn_ ^ 1].convert_rest();
     }
 
+    void finish() { behind_.convert_rest(); }
+
 private:
-    // Makes bytes of the codes of groups [first, last), a part, where they are none.
+    int64_t blocks() const { return ceil_div(last_row_ - first_row_, kIntegerRows); }
+
+    // Makes bytes of the codes of words [first, last), a part, where they are none.
     void load_part(int64_t first, int64_t last) {
-        const int64_t first_word = first * call_.linear.group_words, end = last * call_.linear.group_words;
         if constexpr (Scheme::kSteps) {
-            if (codes_ && first_word == first_word_) return;
-            const int64_t words = (end < call_.linear.words ? end : call_.linear.words) - first_word;
-            const uint32_t* block = weights_ + first_word / kGroupWords * block_words(Scheme::kFormat);
-            for (int64_t word = 0; word < words; word += kGroupWords, block += block_words(Scheme::kFormat)) {
+            if (codes_ && first == loaded_) return;
+            const uint32_t* block = weights_ + first / kGroupWords * block_words(Scheme::kFormat);
+            for (int64_t word = 0; word < last - first; word += kGroupWords, block += block_words(Scheme::kFormat)) {
                 expand_block(block, expanded_ + word * kPanel);
             }
             asm volatile("" : : : "memory");  // intrinsics of tiles do not say that they read memory
             codes_ = expanded_;
+            loaded_ = first;
         } else {
-            codes_ = weights_ + first_word * kPanel;
+            codes_ = weights_ + first * kPanel;
         }
-        first_word_ = first_word;
     }
 
-    void add_groups(int64_t row, int rows, int64_t first, int64_t last, float* sums) {
-        const IntegerRows input(call_, row);
-        for (int64_t g = first; g < last; ++g) {
-            const uint32_t steps[] = {all_steps(g), input.high_steps(rows, g)};
-            const int levels = steps[1] == 0 ? 1 : 2;
-            for (int level = 0; level < levels; ++level) {
-                multiply(input, rows, g, level, steps[level]);
-                behind_[turn_].begin(dots_[turn_], sums, row, rows, input.scale(0, level * groups_ + g),
-                                     g == 0 && level == 0, g == groups_ - 1 && level == levels - 1);
-                turn_ ^= 1;
+    void add_part(int64_t row, int rows, int64_t first, int64_t last, int32_t* sums) {
+        if (rows != configured_) configure_linear(rows);
+        configured_ = rows;
+        (rows > kTileHeight ? add_products<true, Fmt>
+                            : add_products<false, Fmt>)(call_, row, codes_, first, last, upcoming_, behind_, sums);
+        if (last < parts_.words) return;
+        const int32_t* high = high_sums<false>(row);
+        const int32_t* lower_high = rows > kTileHeight ? high_sums<true>(row + kTileHeight) : nullptr;
+        behind_.begin(panel_, row, rows, sums, high, lower_high);
+        turn_ ^= 1;
+    }
+
+    // The sums of high bytes of a tile of rows, from `row` on; null where there are none.
+    template <bool kLower>
+    const int32_t* high_sums(int64_t row) {
+        const HighBytes high(call_.input + row * call_.input_stride, parts_);
+        if (high.count == 0) return nullptr;
+        SumTiles<kLower>::clear();
+        for (int64_t place = 0; place < high.count; place += kTileWords) {
+            uint32_t* codes = gathered_[place / kTileWords % 2];
+            for (int i = 0; i < kTileWords; ++i) {
+                for (int column = 0; column < kPanel; column += simd::kWidth) {
+                    _mm512_store_si512(codes + i * kPanel + column,
+                                       word_codes<Scheme>(weights_, high.words[place + i], column));
+                }
             }
+            asm volatile("" : : : "memory");
+            load_codes(codes);
+            SumTiles<kLower>::multiply(high.bytes + place, call_.input_stride * int64_t{sizeof(uint32_t)});
         }
-    }
-
-    uint32_t all_steps(int64_t g) const {
-        const int64_t rest = call_.linear.words - g * call_.linear.group_words;
-        const int64_t words = rest < call_.linear.group_words ? rest : call_.linear.group_words;
-        return static_cast<uint32_t>((uint64_t{1} << words / kStepWords) - 1);
-    }
-
-    void multiply(const IntegerRows& input, int rows, int64_t g, int level, uint32_t steps) {
-        const int64_t word = g * call_.linear.group_words;
-        (rows > kTileHeight ? multiply_steps<true, Fmt>
-                            : multiply_steps<false, Fmt>)(input.bytes + level * input.words + word, input.stride,
-                                                          codes_ + (word - first_word_) * kPanel, steps, upcoming_,
-                                                          behind_[turn_], dots_[turn_]);
+        int32_t* sums = high_sums_[turn_] + (kLower ? kSumsOfTile : 0);
+        SumTiles<kLower>::store(sums);
+        return sums;
     }
 
     const LinearCall& call_;
-    const uint32_t* weights_;
-    int64_t groups_, part_groups_;
-    const uint32_t* codes_ = nullptr;  // of kInt8, from `first_word_` on
-    int64_t first_word_ = 0;
-    Upcoming upcoming_{};
-    Conversion<Fmt> behind_[2];  // of the last two groups: tiles need a while to leave their integers
+    int64_t first_row_, last_row_;
+    LongRow parts_;
+    int64_t part_;  // words that are multiplied with all rows before the next ones
+    int64_t panel_ = 0;
+    const uint32_t* weights_ = nullptr;  // the panel
+    const uint32_t* codes_ = nullptr;    // of kInt8, of the part
+    int64_t loaded_ = 0;                 // the first word of a part that is expanded
+    int configured_ = 0;                 // rows that tiles are configured for
     int turn_ = 0;
-    alignas(64) int32_t dots_[2][kIntegerRows * kPanel];
-    alignas(64) float sums_[kCachedBlocks * kIntegerRows * kPanel];
+    Upcoming upcoming_{};
+    Conversion<Fmt> behind_;
+    alignas(64) int32_t sums_[kCachedBlocks * 2 * kSumsOfTile];
+    alignas(64) int32_t high_sums_[2][2 * kSumsOfTile];
+    alignas(64) uint32_t gathered_[2][kTileWords * kPanel];
     alignas(64) uint32_t expanded_[Scheme::kSteps ? kCachedWords * kPanel : 1];
 };
 
@@ -244,10 +305,9 @@ void integer_linear(const LinearCall& call, int64_t first_row, int64_t last_row,
     if (last_row - first_row < kFewIntegerRows) {
         return postroad::integer_linear<Fmt, Scheme>(call, first_row, last_row, first_panel, last_panel);
     }
-    int configured = 0;
-    for (int64_t panel = first_panel; panel < last_panel; ++panel) {
-        IntegerPanel<Fmt, Scheme>(call, panel, last_row - first_row).run(first_row, last_row, configured);
-    }
+    IntegerPanels<Fmt, Scheme> panels(call, first_row, last_row);
+    for (int64_t panel = first_panel; panel < last_panel; ++panel) panels.run(panel);
+    panels.finish();
     _tile_release();
 }
 

@@ -1,6 +1,7 @@
 // Linear layers of integers: rows of bytes times packed panels of codes.
 //
-// A group's products are added up exactly, as integers; then groups are added up in float32, in the order of the input.
+// A group's products are added up exactly, as integers; then groups are added up in float32, in the order of the input,
+// and last the products of high bytes.
 // So a row's result depends neither on its batch nor, but for the fusing of multiplication and addition, on the
 // instruction set.
 #pragma once
@@ -39,27 +40,32 @@ constexpr int64_t kIntegerAhead = 96 * kPanel;  // words: how far ahead the weig
 struct IntegerRows {
     const uint32_t* bytes;
     int64_t stride, words, groups;
-    int levels;
 
     IntegerRows(const LinearCall& call, int64_t row)
         : bytes(call.input + row * call.input_stride),
           stride(call.input_stride),
           words(call.linear.words),
-          groups(ceil_div(words, call.linear.group_words)),
-          levels(activation_levels(call.linear.format)) {}
+          groups(scales_features(call.linear.format) ? 1 : words / kGroupWords) {}
 
-    // Blocks are counted through all levels, and so are groups.
     const uint32_t* block(int row, int64_t index) const { return bytes + row * stride + index * kGroupWords; }
-    const uint32_t* scale(int row, int64_t group) const { return bytes + row * stride + levels * words + group; }
-    const uint32_t* offset(int row, int64_t group) const { return scale(row, group) + levels * groups; }
+    const uint32_t* scale(int row, int64_t group) const { return bytes + row * stride + words + group; }
+    const uint32_t* offset(int row, int64_t group) const { return scale(row, group) + groups; }
+};
 
-    // The steps of a group that have high bytes in one of the first so many rows.
-    uint32_t high_steps(int count, int64_t group) const {
-        uint32_t steps = 0;
-        const uint32_t* mask = offset(0, levels * groups) + group;
-        for (int row = 0; row < count; ++row, mask += stride) steps |= *mask;
-        return steps;
-    }
+// The high bytes of a long row.
+struct HighBytes {
+    const uint32_t* bytes;  // [count]
+    const uint32_t* words;  // [count], of the row: where they belong
+    int64_t count;
+    uint32_t offset;
+    float scale;
+
+    HighBytes(const uint32_t* row, const LongRow& parts)
+        : bytes(row + parts.high_bytes()),
+          words(row - row[parts.to_first()] + parts.high_words()),
+          count(row[parts.high_count()]),
+          offset(row[parts.high_offset()]),
+          scale(bits_float(row[parts.high_scale()])) {}
 };
 
 // What makes codes of kInt8 of the nibbles of a block of kInt4, for a vector of columns.
@@ -78,8 +84,20 @@ struct Steps {
     }
 };
 
-// dots[row][vector] += products of a word of each column and the activations' word, `word` of block `index`, which
-// counts blocks through all levels.
+// A word of a panel whose scales are those of features, as codes of kInt8, for the vector of columns from `column` on.
+template <class Scheme>
+inline simd::Words word_codes(const uint32_t* panel, int64_t word, int column) {
+    const uint32_t* block = panel + word / kGroupWords * block_words(Scheme::kFormat) + column;
+    if constexpr (Scheme::kSteps) {
+        const simd::Words loaded = simd::load_words(block + word % kGroupWords / 2 * kPanel);
+        const simd::Words nibbles = word % 2 ? simd::high_nibbles(loaded) : simd::low_nibbles(loaded);
+        return Steps::load(block - column, column).codes(nibbles);
+    } else {
+        return simd::load_words(block + word % kGroupWords * kPanel);
+    }
+}
+
+// dots[row][vector] += products of a word of each column and the activations' word, `word` of block `index`.
 template <class Scheme, int kRows, int kVectors>
 inline void multiply_word(const IntegerRows& rows, int64_t index, int word, const simd::Words (&codes)[kVectors],
                           simd::Words (&dots)[kRows][kVectors]) {
@@ -148,48 +166,57 @@ inline void add_group(const IntegerRows& rows, int64_t g, const uint16_t* halves
     }
 }
 
+// sums[vector] += the products of a long row's high bytes as numbers.
+template <class Scheme, int kVectors>
+inline void add_high(const HighBytes& high, const uint32_t* panel, int column, simd::Floats (&sums)[kVectors]) {
+    if (high.count == 0) return;
+    simd::Words dots[kVectors];
+    for (simd::Words& dot : dots) dot = simd::broadcast_word(&high.offset);
+    for (int64_t i = 0; i < high.count; ++i) {
+        const simd::Words activations = simd::broadcast_word(high.bytes + i);
+        for (int v = 0; v < kVectors; ++v) {
+            const simd::Words codes = word_codes<Scheme>(panel, high.words[i], column + v * simd::kWidth);
+            dots[v] = simd::dot_bytes(dots[v], simd::to_unsigned(codes), activations);
+        }
+    }
+    const simd::Floats scale = simd::broadcast(high.scale);
+    for (int v = 0; v < kVectors; ++v) sums[v] = simd::fma(simd::from_integers(dots[v]), scale, sums[v]);
+}
+
 // kVectors vectors of columns of a panel, from `column` on, for kRows rows. Meanwhile a panel is fetched from
 // `upcoming` on, unless that is null. Not inlined: one function serves every kind of element.
 template <class Scheme, int kRows, int kVectors>
 __attribute__((noinline)) void integer_tile(const LinearCall& call, int64_t row, const uint32_t* panel, int column,
                                             const uint32_t* upcoming, float* product) {
     constexpr int64_t kBlockWords = block_words(Scheme::kFormat);
-    constexpr int kLevels = activation_levels(Scheme::kFormat);
-    constexpr int64_t kStepBlocks = kStepWords / kGroupWords;
+    constexpr bool kLong = scales_features(Scheme::kFormat);
     const IntegerRows rows(call, row);
-    const int64_t group_blocks = Scheme::kScales ? 1 : call.linear.group_words / kGroupWords;
-    const int64_t blocks = call.linear.words / kGroupWords;
+    const int64_t group_blocks = kLong ? rows.words / kGroupWords : 1;
     simd::Floats sums[kRows][kVectors];
     for (auto& row_sums : sums) {
         for (simd::Floats& sum : row_sums) sum = simd::zero();
     }
     for (int64_t g = 0; g < rows.groups; ++g) {
-        const int64_t first = g * group_blocks;
-        const int64_t last = first + group_blocks < blocks ? first + group_blocks : blocks;
-        const uint32_t high_steps = kLevels > 1 ? rows.high_steps(kRows, g) : 0;
-        for (int level = 0; level < kLevels && (level == 0 || high_steps != 0); ++level) {
-            const int64_t group = level * rows.groups + g;
-            simd::Words dots[kRows][kVectors];
-            for (int r = 0; r < kRows; ++r) {
-                for (int v = 0; v < kVectors; ++v) {
-                    dots[r][v] = Scheme::kMinima ? simd::zero_words() : simd::broadcast_word(rows.offset(r, group));
-                }
+        simd::Words dots[kRows][kVectors];
+        for (int r = 0; r < kRows; ++r) {
+            for (int v = 0; v < kVectors; ++v) {
+                dots[r][v] = Scheme::kMinima ? simd::zero_words() : simd::broadcast_word(rows.offset(r, g));
             }
-            for (int64_t block = first; block < last; ++block) {
-                if (level == 1 && !(high_steps >> (block - first) / kStepBlocks & 1)) continue;
-                if (upcoming && level == 0) {
-                    for (int64_t line = 0; line < kBlockWords; line += kLine) {
-                        simd::prefetch(upcoming + block * kBlockWords + line);
-                    }
-                }
-                multiply_block<Scheme>(rows, level * blocks + block, panel + block * kBlockWords, column, dots);
-            }
-            const uint32_t* halves =
-                panel + first * kBlockWords + code_words(Scheme::kFormat);  // where a group is a block
-            add_group<Scheme>(rows, group, reinterpret_cast<const uint16_t*>(halves) + column, dots, sums);
         }
+        const int64_t first = g * group_blocks;
+        for (int64_t block = first; block < first + group_blocks; ++block) {
+            for (int64_t line = 0; upcoming && line < kBlockWords; line += kLine) {
+                simd::prefetch(upcoming + block * kBlockWords + line);
+            }
+            multiply_block<Scheme>(rows, block, panel + block * kBlockWords, column, dots);
+        }
+        const uint32_t* halves = panel + first * kBlockWords + code_words(Scheme::kFormat);  // where a group is a block
+        add_group<Scheme>(rows, g, reinterpret_cast<const uint16_t*>(halves) + column, dots, sums);
     }
     for (int r = 0; r < kRows; ++r) {
+        if constexpr (kLong) {
+            add_high<Scheme>(HighBytes(rows.block(r, 0), LongRow{rows.words}), panel, column, sums[r]);
+        }
         for (int v = 0; v < kVectors; ++v) simd::store(product + r * kPanel + column + v * simd::kWidth, sums[r][v]);
     }
 }

@@ -9,12 +9,10 @@
 //     four signed bytes or [4][32] of eight nibbles, then, where the format has them, 32 scales and 32 minima, float16,
 //     or, of kInt4, 32 pairs of bytes: a step, 1 to 17, and a base, signed. The low nibbles of a word are the codes of
 //     four inputs, the high nibbles those of the next four.
-//   Integer activations: rows of [levels][words] of four signed bytes, then [levels][groups] of float32 scales of
-//     groups of neighbours, then as many offsets: what a group's sum contributes to a product because codes are
-//     multiplied as unsigned numbers (QuantizeCall). A number is the sum of its levels. Where there are two, the second
-//     one holds the high bytes of what one byte is too short for, with kHighStep times the first one's scale, and behind
-//     the offsets is a mask per group: a bit for every kStepWords words that have high bytes. A group without any has
-//     scale 0 there.
+//   Integer activations: rows of [words] of four signed bytes, then [groups] of float32 scales of groups of neighbours,
+//     then as many offsets: what a group's sum contributes to a product because codes are multiplied as unsigned
+//     numbers (QuantizeCall). Where weights do not have scales of groups, a row is one group, a long row, and what one
+//     byte is too short for has a high byte, too (LongRow).
 //   Keys: blocks of 16 tokens, each [words of a head][16] words.
 //   Values: blocks of 16 tokens, each [words of 16 tokens][head_stride] words; a word holds neighbours in time.
 //   Keys and values in int8: likewise, with a byte for each element.
@@ -35,9 +33,8 @@ constexpr int kWordPadding = 16;  // words: rows of activations, and of weights,
 constexpr int kGroup = 32;        // neighbours along the input whose weights share a scale
 constexpr int kGroupWords = 8;    // of a group's bytes
 constexpr int kCodeBias = 128;    // from a signed code to the unsigned one that it is multiplied as
-constexpr int64_t kLongGroupWords = 288;  // at most, of activations that share a scale where weights do not
-constexpr int kStepWords = 16;            // of a long group, of which there are at most 32
-constexpr float kHighStep = 128.0f;       // from one high byte to the next, in low ones
+constexpr int kLongRows = 16;       // long rows that have their high bytes in common places
+constexpr float kHighStep = 128.0f;  // from one high byte to the next, in low ones
 constexpr int kRecordTail = 16;           // floats behind a row's partial attention: its maximum, its sum, and padding
 
 enum class Epilogue {
@@ -56,7 +53,6 @@ struct Linear {
     int64_t in_features;
     int64_t words;        // of an input row, a multiple of kWordPadding
     int64_t panel_words;  // from one panel to the next
-    int64_t group_words;  // of the activations that share a scale
     WeightFormat format;
     int64_t panels() const { return ceil_div(out_features, kPanel); }
 };
@@ -88,30 +84,48 @@ constexpr int64_t block_words(WeightFormat format) {
 }
 
 // Words of the activations that share a scale, in rows of `words`, a multiple of kWordPadding: as those of weights
-// where these have scales per group; else a few groups of nearly equal length.
+// where these have scales per group; else the whole row.
 constexpr int64_t activation_group_words(WeightFormat format, int64_t words) {
-    if (!scales_features(format)) return kGroupWords;
-    return round_up(ceil_div(words, ceil_div(words, kLongGroupWords)), kWordPadding);
+    return scales_features(format) ? words : kGroupWords;
 }
 
-constexpr int activation_levels(WeightFormat format) { return scales_features(format) ? 2 : 1; }
+// A row that is one group, by the words of its parts, counted from its first one. A number is low + kHighStep * high, by
+// the row's scale. High bytes are rare, and mostly of the same few words in all rows, so each kLongRows of them list
+// these words: each row has its high bytes of the words that are in the list, zeros up to a multiple of kWordPadding.
+// Products of up to 2^17 low bytes, and as many high ones, are sums of 32 bits.
+struct LongRow {
+    int64_t words;  // of the low bytes, which are the row's first
 
-// Words of an integer row, each level of which fills `words`.
+    constexpr int64_t scale() const { return words; }
+    constexpr int64_t offset() const { return words + 1; }
+    constexpr int64_t high_offset() const { return words + 2; }
+    constexpr int64_t high_count() const { return words + 3; }  // words of the list
+    constexpr int64_t to_first() const { return words + 4; }    // words back to the row that has the list
+    constexpr int64_t high_scale() const { return words + 5; }  // kHighStep times the scale; 0: the row has none
+    constexpr int64_t high_bytes() const { return words + kWordPadding; }
+    constexpr int64_t high_words() const { return high_bytes() + words; }  // the list, as long as high bytes are
+    // Only while they are made: a bit for each word that has high bytes.
+    constexpr int64_t has_high() const { return high_words() + words; }
+    constexpr int64_t end() const { return has_high() + ceil_div(words, 32); }
+};
+
+// Words of an integer row.
 constexpr int64_t quantized_row_words(WeightFormat format, int64_t words) {
-    const int64_t groups = ceil_div(words, activation_group_words(format, words));
-    const int levels = activation_levels(format);
-    return levels * (words + 2 * groups) + (levels - 1) * groups;
+    if (scales_features(format)) return LongRow{words}.end();
+    return words + 2 * ceil_div(words, kGroupWords);
 }
 
-// A row of activations to integers, each group by its own largest magnitude, for products with weights of `format`.
+// Up to kLongRows rows of activations to integers, each group by its own magnitudes, for products with weights of
+// `format`.
 struct QuantizeCall {
-    const void* input;  // [size] elements
+    const uint32_t* input;  // rows of [size] elements
+    int64_t input_stride;   // words
+    int rows;
     int64_t size;
-    int64_t words;        // of the row's bytes, a multiple of kGroupWords; bytes from `size` on become 0
-    int64_t group_words;  // a multiple of kGroupWords; the last group may be shorter
+    int64_t words;  // of a row's bytes, a multiple of kWordPadding; bytes from `size` on become 0
     WeightFormat format;
-    uint32_t* output;  // [quantized_row_words(format, words)]. Offsets are scale * sum, float32, for kInt4Groups, and
-                       // -kCodeBias * sum, int32, otherwise.
+    uint32_t* output;       // rows of [quantized_row_words(format, words)]. Offsets are scale * sum, float32, for
+    int64_t output_stride;  // kInt4Groups, and -kCodeBias * sum, int32, otherwise.
 };
 
 struct LinearCall {

@@ -3,8 +3,9 @@
 // A few activations of a decoder are a hundred times larger than the others, and all that share a scale with them lose
 // their precision: on SmolLM2-135M a scale per row costs six times as much (in Kullback-Leibler divergence of the
 // predictions) as a scale per 32 neighbours. But the shorter a group, the more often sums of integers have to become
-// numbers. So groups are long where weights allow it, where there are outliers their scale is made for the many, and the
-// few that do not fit one byte get a second one: then little more is lost than with groups of 32.
+// numbers. So a group is the whole row where weights allow it, its scale is made for the many, and the few that do not
+// fit one byte get a second one: then little more is lost than with groups of 32. They are mostly the same few channels
+// in all rows, so their products are gathered for some rows together (LongRow).
 #pragma once
 
 #include "kernels/kernels.h"
@@ -13,29 +14,9 @@ namespace postroad {
 namespace {
 
 constexpr float kLargestCode = 127.0f;
-constexpr float kOutlierRatio = 8.0f;  // of a group's largest magnitude to the root of its mean square: normal
-                                       // distributions stay below 4
-constexpr float kSpread = 7.5f;        // mean magnitudes that fit one byte where there are outliers
+constexpr float kSpread = 10.0f;  // mean magnitudes that fit one byte: 8 standard deviations of a normal distribution
 constexpr uint32_t kTinyMagnitude = 0x0d800000u;  // bits of 2^-100: what is smaller counts as 0
-
-// Calls body(vector, index of its first element) for elements [first, last); what lies beyond `size` is 0.
-template <class Element, class Body>
-inline void for_each_vector(const Element* input, int64_t size, int64_t first, int64_t last, const Body& body) {
-    for (int64_t i = first; i < last; i += simd::kWidth) {
-        if (i + simd::kWidth <= size) {
-            body(simd::load_elements(input + i), i);
-            continue;
-        }
-        Element padded[simd::kWidth] = {};
-        if (i < size) std::memcpy(padded, input + i, sizeof(Element) * (size - i));
-        body(simd::load_elements(padded), i);
-    }
-}
-
-// Scale and sum of a level's bytes. The scale of a group in which a number is not finite is not finite either.
-struct GroupScale {
-    float scale, sum;
-};
+constexpr int64_t kWordBytes = sizeof(uint32_t);
 
 // Elements [first, last) of a row, 0 from `size` on.
 template <class Element>
@@ -43,36 +24,67 @@ struct Group {
     const Element* input;
     int64_t size, first, last;
 
+    // Calls body(vector, index of its first element).
     template <class Body>
     void for_each(const Body& body) const {
-        for_each_vector(input, size, first, last, body);
+        for (int64_t i = first; i < last; i += simd::kWidth) {
+            if (i + simd::kWidth <= size) {
+                body(simd::load_elements(input + i), i);
+                continue;
+            }
+            Element padded[simd::kWidth] = {};
+            if (i < size) std::memcpy(padded, input + i, sizeof(Element) * (size - i));
+            body(simd::load_elements(padded), i);
+        }
     }
 };
 
+// The largest magnitude of some numbers, as bits, and the sum of all magnitudes.
 struct Magnitudes {
-    uint32_t largest;  // bits
-    float sum, squares;
+    uint32_t largest;
+    float sum;
 };
 
 template <class Element>
 inline Magnitudes magnitudes(const Group<Element>& group) {
     simd::Words largest = simd::zero_words();  // as integers: infinity and NaN are the largest
-    simd::Floats sums = simd::zero(), squares = simd::zero();
+    simd::Floats sums = simd::zero();
     group.for_each([&](simd::Floats x, int64_t) {
-        largest = simd::max_integers(largest, simd::magnitude(x));
-        sums = simd::add(sums, simd::max(x, simd::sub(simd::zero(), x)));
-        squares = simd::fma(x, x, squares);
+        const simd::Words magnitude = simd::magnitude(x);
+        largest = simd::max_integers(largest, magnitude);
+        sums = simd::add(sums, simd::as_floats(magnitude));
     });
-    return {simd::largest_integer(largest), simd::sum(sums), simd::sum(squares)};
+    return {simd::largest_integer(largest), simd::sum(sums)};
 }
 
+// What a group's numbers are divided by, and its inverse, if `top` is to become the largest code. The scale of a group in
+// which a number is not finite is not finite either.
+struct Scale {
+    float scale, inverse;
+
+    Scale(float top, uint32_t largest)
+        : scale(top / kLargestCode), inverse(largest < kTinyMagnitude ? 0.0f : kLargestCode / top) {}
+};
+
 // The largest magnitude that one byte is to hold; where a number is not finite, that one.
-inline float largest_of_byte(const Magnitudes& found, float size) {
+inline float largest_of_byte(const Magnitudes& found, int64_t size) {
     const float largest = bits_float(found.largest);
-    if (!(largest * largest * size > kOutlierRatio * kOutlierRatio * found.squares)) return largest;
-    const float spread = kSpread * found.sum / size, least = largest / kHighStep;
+    const float spread = kSpread * found.sum / static_cast<float>(size), least = largest / kHighStep;
     if (!(spread < largest)) return largest;
     return spread > least ? spread : least;
+}
+
+// Bytes of a group, none of which needs more than one, counted from the row's first one. Returns their sum.
+template <class Element>
+inline float put_bytes(const Group<Element>& group, float inverse, int8_t* bytes) {
+    const simd::Floats inverses = simd::broadcast(inverse);
+    simd::Floats sums = simd::zero();  // exact
+    group.for_each([&](simd::Floats x, int64_t i) {
+        const simd::Floats low = simd::round_nearest(simd::mul(x, inverses));
+        sums = simd::add(sums, low);
+        simd::store_bytes(bytes + i, low);
+    });
+    return simd::sum(sums);
 }
 
 // The high byte of whole numbers, which is 0 where one byte holds them: a 128th, rounded towards 0.
@@ -83,79 +95,122 @@ inline simd::Floats high_part(simd::Floats whole) {
         simd::add(simd::max(simd::sub(part, margin), none), simd::min(simd::add(part, margin), none)));
 }
 
-struct Quantized {
-    float low_sum = 0.0f, high_sum = 0.0f;
-    uint32_t steps = 0;  // a bit for each that has high bytes
+struct LowHighSums {
+    float low, high;
 };
 
-// A group's bytes, counted from the row's first one, by the inverse of their scale. Numbers of more than a byte, if
-// there are any, have a high byte, too.
-template <bool kHigh, class Element>
-inline Quantized quantize_group(const Group<Element>& group, float inverse, int8_t* low_bytes, int8_t* high_bytes) {
-    constexpr int64_t kStep = kStepWords * int64_t{sizeof(uint32_t)};
-    const uint32_t largest_code = float_bits(kLargestCode);
+// Likewise where some need a high byte, too. High bytes go where their low ones are, counted from the row's first one;
+// has_high gets a bit for each word that has any.
+template <class Element>
+inline LowHighSums put_low_and_high_bytes(const Group<Element>& group, float inverse, int8_t* low_bytes,
+                                          int8_t* high_bytes, uint32_t* has_high) {
+    const int largest_code = static_cast<int>(float_bits(kLargestCode));
     const simd::Floats inverses = simd::broadcast(inverse);
     simd::Floats low_sums = simd::zero(), high_sums = simd::zero();  // exact
-    Quantized result;
     group.for_each([&](simd::Floats x, int64_t i) {
         simd::Floats low = simd::round_nearest(simd::mul(x, inverses));
-        if constexpr (kHigh) {
-            simd::Floats high = simd::zero();
-            if (simd::any_above(simd::magnitude(low), static_cast<int>(largest_code))) {
-                high = high_part(low);
-                low = simd::sub(low, simd::mul(high, simd::broadcast(kHighStep)));
-                high_sums = simd::add(high_sums, high);
-                result.steps |= uint32_t{1} << (i - group.first) / kStep;
-            }
+        if (simd::any_above(simd::magnitude(low), largest_code)) {
+            const simd::Floats high = high_part(low);
+            low = simd::sub(low, simd::mul(high, simd::broadcast(kHighStep)));
+            high_sums = simd::add(high_sums, high);
             simd::store_bytes(high_bytes + i, high);
+            for (int64_t word = i / kWordBytes; word < (i + simd::kWidth) / kWordBytes; ++word) {
+                uint32_t bytes;
+                std::memcpy(&bytes, high_bytes + word * kWordBytes, sizeof bytes);
+                if (bytes != 0) has_high[word / 32] |= uint32_t{1} << word % 32;
+            }
         }
         low_sums = simd::add(low_sums, low);
         simd::store_bytes(low_bytes + i, low);
     });
-    result.low_sum = simd::sum(low_sums);
-    result.high_sum = simd::sum(high_sums);
-    return result;
+    return {simd::sum(low_sums), simd::sum(high_sums)};
 }
 
-inline uint32_t weight_offset(WeightFormat format, const GroupScale& group) {
-    if (format == WeightFormat::kInt4Groups) return float_bits(group.scale * group.sum);
-    const bool is_finite = group.sum == group.sum;
-    return static_cast<uint32_t>(-kCodeBias * (is_finite ? static_cast<int32_t>(group.sum) : 0));
+// What makes products of signed codes of those of unsigned ones.
+inline uint32_t code_offset(float sum) {
+    return static_cast<uint32_t>(-kCodeBias * (sum == sum ? static_cast<int32_t>(sum) : 0));
+}
+
+// A long row but for the list of words that have high bytes; those it has are marked.
+template <class Element>
+inline void quantize_long_row(const Group<Element>& group, const LongRow& parts, uint32_t* output) {
+    uint32_t* has_high = output + parts.has_high();
+    std::memset(has_high, 0, kWordBytes * (parts.end() - parts.has_high()));
+    const Magnitudes found = magnitudes(group);
+    const float top = largest_of_byte(found, group.size);
+    const Scale scale(top, found.largest);
+    auto* bytes = reinterpret_cast<int8_t*>(output);
+    LowHighSums sums{};
+    const bool has_any = top < bits_float(found.largest) && scale.inverse > 0.0f;
+    if (has_any) {
+        auto* high_bytes = reinterpret_cast<int8_t*>(output + parts.high_bytes());
+        sums = put_low_and_high_bytes(group, scale.inverse, bytes, high_bytes, has_high);
+    } else {
+        sums.low = put_bytes(group, scale.inverse, bytes);
+    }
+    output[parts.scale()] = float_bits(scale.scale);
+    output[parts.offset()] = code_offset(sums.low);
+    output[parts.high_offset()] = code_offset(sums.high);
+    output[parts.high_scale()] = float_bits(has_any ? scale.scale * kHighStep : 0.0f);
+}
+
+// Lists the words that have high bytes in any of the rows, and moves each row's high bytes to their places in the list.
+inline void gather_high_words(const LongRow& parts, int rows, uint32_t* output, int64_t stride) {
+    uint32_t* list = output + parts.high_words();
+    int64_t count = 0;
+    for (int64_t some = 0; some < parts.words; some += 32) {
+        const uint32_t* marks = output + parts.has_high() + some / 32;
+        uint32_t left = 0;
+        for (int row = 0; row < rows; ++row) left |= marks[row * stride];
+        for (; left != 0; left &= left - 1, ++count) {
+            const int bit = __builtin_ctz(left);
+            const int64_t word = some + bit;
+            list[count] = static_cast<uint32_t>(word);
+            for (int row = 0; row < rows; ++row) {  // a place in the list is never behind the word's own
+                uint32_t* high = output + row * stride + parts.high_bytes();
+                high[count] = marks[row * stride] >> bit & 1 ? high[word] : 0;
+            }
+        }
+    }
+    const int64_t end = round_up(count, kWordPadding);
+    for (int64_t place = count; place < end; ++place) list[place] = 0;
+    for (int row = 0; row < rows; ++row) {
+        uint32_t* first = output + row * stride;
+        first[parts.high_count()] = static_cast<uint32_t>(count);
+        first[parts.to_first()] = static_cast<uint32_t>(row * stride);
+        std::memset(first + parts.high_bytes() + count, 0, kWordBytes * (end - count));
+    }
+}
+
+template <class Element>
+inline void quantize_groups(const Element* input, const QuantizeCall& call, uint32_t* output) {
+    const int64_t groups = ceil_div(call.words, kGroupWords);
+    uint32_t* scales = output + call.words;
+    uint32_t* offsets = scales + groups;
+    for (int64_t g = 0; g < groups; ++g) {
+        const Group<Element> group{input, call.size, g * kGroup, (g + 1) * kGroup};
+        const uint32_t largest = magnitudes(group).largest;
+        const Scale scale(bits_float(largest), largest);
+        const float sum = put_bytes(group, scale.inverse, reinterpret_cast<int8_t*>(output));
+        scales[g] = float_bits(scale.scale);
+        offsets[g] = call.format == WeightFormat::kInt4Groups ? float_bits(scale.scale * sum) : code_offset(sum);
+    }
 }
 
 template <class Fmt>
 void quantize(const QuantizeCall& call) {
     using Element = typename Fmt::Element;
-    constexpr int64_t kWordBytes = sizeof(uint32_t);
-    const int levels = activation_levels(call.format);
-    const int64_t groups = ceil_div(call.words, call.group_words);
-    auto* bytes = reinterpret_cast<int8_t*>(call.output);
-    uint32_t* scales = call.output + levels * call.words;
-    uint32_t* offsets = scales + levels * groups;
-    uint32_t* steps = offsets + levels * groups;
-    const auto put = [&](int64_t index, const GroupScale& group) {
-        scales[index] = float_bits(group.scale);
-        offsets[index] = weight_offset(call.format, group);
-    };
-    for (int64_t g = 0; g < groups; ++g) {
-        const int64_t first = g * call.group_words;
-        const int64_t last = first + call.group_words < call.words ? first + call.group_words : call.words;
-        const Group<Element> group{static_cast<const Element*>(call.input), call.size, first * kWordBytes,
-                                   last * kWordBytes};
-        const Magnitudes found = magnitudes(group);
-        const float largest = bits_float(found.largest);
-        const int64_t size = (call.size < last * kWordBytes ? call.size : last * kWordBytes) - first * kWordBytes;
-        const float top = levels > 1 ? largest_of_byte(found, static_cast<float>(size)) : largest;
-        const float scale = top / kLargestCode, inverse = found.largest < kTinyMagnitude ? 0.0f : kLargestCode / top;
-        int8_t* high_bytes = bytes + call.words * kWordBytes;
-        const bool has_high = top < largest && inverse > 0.0f;
-        const Quantized made = has_high ? quantize_group<true>(group, inverse, bytes, high_bytes)
-                                        : quantize_group<false>(group, inverse, bytes, high_bytes);
-        put(g, {scale, made.low_sum});
-        if (levels == 1) continue;
-        put(groups + g, has_high ? GroupScale{scale * kHighStep, made.high_sum} : GroupScale{});
-        steps[g] = made.steps;
+    const LongRow parts{call.words};
+    for (int row = 0; row < call.rows; ++row) {
+        const auto* input = reinterpret_cast<const Element*>(call.input + row * call.input_stride);
+        uint32_t* output = call.output + row * call.output_stride;
+        if (scales_features(call.format)) {
+            quantize_long_row(Group<Element>{input, call.size, 0, call.words * kWordBytes}, parts, output);
+        } else {
+            quantize_groups(input, call, output);
+        }
     }
+    if (scales_features(call.format)) gather_high_words(parts, call.rows, call.output, call.output_stride);
 }
 
 }  // namespace

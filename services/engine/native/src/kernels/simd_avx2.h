@@ -84,6 +84,7 @@ inline Words low_nibbles(Words x) { return _mm256_and_si256(x, _mm256_set1_epi32
 inline Words high_nibbles(Words x) { return low_nibbles(_mm256_srli_epi32(x, 4)); }
 inline Words to_unsigned(Words x) { return _mm256_xor_si256(x, _mm256_set1_epi32(int(0x80808080u))); }  // bytes + 128
 inline Floats from_integers(Words x) { return _mm256_cvtepi32_ps(x); }
+inline Floats as_floats(Words x) { return _mm256_castsi256_ps(x); }
 inline Words magnitude(Floats x) { return _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x7fffffff)); }
 inline Words max_integers(Words a, Words b) { return _mm256_max_epi32(a, b); }
 inline bool any_above(Words x, int bound) {

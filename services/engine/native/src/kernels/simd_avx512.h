@@ -95,6 +95,7 @@ inline Words low_nibbles(Words x) { return _mm512_and_si512(x, _mm512_set1_epi32
 inline Words high_nibbles(Words x) { return low_nibbles(_mm512_srli_epi32(x, 4)); }
 inline Words to_unsigned(Words x) { return _mm512_xor_si512(x, _mm512_set1_epi32(int(0x80808080u))); }  // bytes + 128
 inline Floats from_integers(Words x) { return _mm512_cvtepi32_ps(x); }
+inline Floats as_floats(Words x) { return _mm512_castsi512_ps(x); }
 inline Words magnitude(Floats x) { return _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff)); }
 inline Words max_integers(Words a, Words b) { return _mm512_max_epi32(a, b); }
 inline bool any_above(Words x, int bound) { return _mm512_cmpgt_epi32_mask(x, _mm512_set1_epi32(bound)) != 0; }
