@@ -89,8 +89,8 @@ class GrammarState:
 
 
 def told(error: str) -> str:
-    """llguidance's error in words for people."""
-    return error.replace("NoExtensionBias", "nothing that fits can follow")
+    """llguidance's error in words for people, without its mark that details were left out."""
+    return error.replace("<non-verbose/>", "").replace("NoExtensionBias", "nothing that fits can follow")
 
 
 def _holds(mask: TokenWords, token_id: int) -> bool:
