@@ -175,7 +175,7 @@ def test_what_is_malformed_is_refused(compiler: GrammarCompiler, kind: FormKind,
     [("json_schema", '{"$ref": "#"}'), ("regex", r"[^\s\S]"), ("regex", r"a[^\s\S]"), ("grammar", "start: x\nx: x")],
 )
 def test_a_form_that_no_text_has_is_refused(compiler: GrammarCompiler, kind: FormKind, text: str) -> None:
-    with pytest.raises(InvalidArgument, match="no text has this form: nothing that fits can follow$"):
+    with pytest.raises(InvalidArgument, match=r"no text has this form: nothing that fits can follow$"):
         compiler.compile(OutputForm(kind, text))
 
 
