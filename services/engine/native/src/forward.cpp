@@ -11,6 +11,7 @@ namespace postroad {
 namespace {
 
 constexpr int64_t kOwnRows = 128;  // rows per thread from which on each thread keeps to its own
+constexpr int64_t kRowsOfOne = 2;  // short work on so few rows is done by one thread before several have met
 
 }  // namespace
 

@@ -33,7 +33,7 @@ void quantize_input(Worker& worker, const Kernels& kernels, const ElementRows& q
         }
     };
     const int64_t blocks = ceil_div(rows, kLongRows);
-    if (rows <= kRowsOfOne) {
+    if (blocks == 1) {
         worker.once([&] { some(0, blocks); });
     } else {
         worker.parallel_for(blocks, 1, some);

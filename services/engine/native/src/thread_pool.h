@@ -11,9 +11,6 @@ namespace postroad {
 
 class ThreadPool;
 
-// Short work on so few rows is done by one thread before several have met.
-constexpr int64_t kRowsOfOne = 2;
-
 // Memory that a thread will read, as far as it has not been fetched.
 struct Expected {
     const char* first = nullptr;
