@@ -140,6 +140,10 @@ class RunningEngine:
         assert read_out.kv.private_pages == read_out.kv.cached_pages_in_use == 0
         return read_out
 
+    async def until_handlers_gone(self, left: int = 0) -> None:
+        """Returns when the server knows of cancellations; the engine takes them up before its next step."""
+        await self.until(lambda r: r.requests["live"] == left)
+
     async def until_health(self, state: str) -> None:
         async def is_reached() -> bool:
             return await self.health() == state

@@ -15,7 +15,7 @@ from services.engine.scheduler.config import SchedulerConfig
 from services.engine.scheduler.sequence import FinishReason
 from services.pb.postroad.v1 import engine_pb2
 from tests.engine.framed_peer import FramedPeer, framed_peer
-from tests.engine.running_engine import INFO, GatedExecutor, RunningEngine, request, running_engine, script, scripted
+from tests.engine.running_engine import INFO, GatedExecutor, request, running_engine, script, scripted
 
 
 async def read_framed(peer: FramedPeer, handle: int, message: engine_pb2.GenerateRequest) -> None:
@@ -24,11 +24,6 @@ async def read_framed(peer: FramedPeer, handle: int, message: engine_pb2.Generat
 
 
 SMALL_STEPS = SchedulerConfig(max_num_seqs=1, max_batch_tokens=8)
-
-
-async def handlers_gone(engine: RunningEngine, left: int = 0) -> None:
-    """Returns when the server knows of the cancellations; the engine takes them up before its next step."""
-    await engine.until(lambda r: r.requests["live"] == left)
 
 
 @pytest.mark.parametrize(("phase", "steps_before"), [("prefill", 1), ("after prefill", 3), ("decode", 5)])
@@ -42,7 +37,7 @@ async def test_fieldbug_20_a_cancelled_request_is_freed_before_the_next_step(pha
             gate.allow()
         await gate.step_entered()
         call.cancel()
-        await handlers_gone(engine)
+        await engine.until_handlers_gone()
         gate.allow()
         read_out = await engine.until_idle()
         assert read_out.counters["steps"] == steps_before + 1
@@ -57,7 +52,7 @@ async def test_fieldbug_20_a_queued_request_is_freed():
         queued = engine.stub.Generate(request(max_tokens=4))
         await engine.until(lambda r: r.requests["engine_live"] == 2)
         queued.cancel()
-        await handlers_gone(engine, left=1)
+        await engine.until_handlers_gone(left=1)
         gate.allow(4)
         assert (await running).token_ids == [10, 11, 10, 11]
         read_out = await engine.until_idle()
@@ -74,7 +69,7 @@ async def test_fieldbug_22_cancelled_in_the_mailbox_before_the_engine_saw_it():
         await engine.until(lambda r: r.requests["live"] == 11)
         for call in calls:
             call.cancel()
-        await handlers_gone(engine, left=1)
+        await engine.until_handlers_gone(left=1)
         gate.allow(2)
         await running
         assert (await engine.until_idle()).counters["computed_tokens"] == 4
@@ -100,7 +95,7 @@ async def test_a_deadline_ends_the_request_in_the_engine(framed):
         else:
             with pytest.raises(DeadlineExceeded):
                 await engine.generate(request(max_tokens=100), timeout=0.3)
-        await handlers_gone(engine)
+        await engine.until_handlers_gone()
         gate.allow(3)
         await engine.until_idle()
         assert engine.request_logs()[-1]["outcome"] == "cancelled"
@@ -125,7 +120,7 @@ async def test_fieldbug_21_cancelling_one_of_a_batch_leaves_the_others_their_pag
         gate.allow(3)
         await engine.until(lambda r: r.counters["steps"] == 4)  # the fourth waits at the gate
         calls[0].cancel()
-        await handlers_gone(engine, left=3)
+        await engine.until_handlers_gone(left=3)
         gate.allow(20)
         for call in calls[1:]:
             assert (await call).token_ids == list(range(10, 18))

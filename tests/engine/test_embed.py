@@ -127,7 +127,7 @@ async def test_fieldbug_20_a_cancelled_request_is_freed_before_the_next_step(ste
             gate.allow()
         await gate.step_entered()
         call.cancel()
-        await engine.until(lambda r: r.requests["live"] == 0)
+        await engine.until_handlers_gone()
         gate.allow()
         assert (await engine.until_idle()).counters["steps"] == steps_before + 1
         assert engine.request_logs()[-1]["outcome"] == "cancelled"
@@ -140,7 +140,7 @@ async def test_a_deadline_ends_the_request() -> None:
         with pytest.raises(grpc.aio.AioRpcError) as raised:
             await call
         assert raised.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
-        await engine.until(lambda r: r.requests["live"] == 0)
+        await engine.until_handlers_gone()
         gate.allow()
         await engine.until_idle()
 

@@ -108,7 +108,7 @@ async def test_a_cancelled_call_gets_its_terminal_event_in_a_frame():
         gate.allow(3)
         await peer.tokens(1, 2)
         cancelled.cancel()
-        await engine.until(lambda r: r.requests["live"] == 1)
+        await engine.until_handlers_gone(left=1)
         gate.allow(20)
         end = await peer.end(1)
         assert end.finish_reason == common_pb2.FINISH_REASON_CANCELLED
@@ -152,6 +152,6 @@ async def test_fieldbug_20_a_lost_connection_takes_its_session_along():
             call = stub.GenerateFramed(framed)
             await gate.step_entered()
         assert call.done()
-        await engine.until(lambda r: r.requests["live"] == 0)
+        await engine.until_handlers_gone()
         gate.allow(5)
         await engine.until_idle()

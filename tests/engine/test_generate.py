@@ -117,7 +117,7 @@ async def test_fieldbug_26_a_full_queue_refuses_at_once_and_admits_again_after_a
         with pytest.raises(QueueFull):
             await engine.generate(request())
         calls[1].cancel()
-        await engine.until(lambda r: r.requests["live"] == 1)
+        await engine.until_handlers_gone(left=1)
         gate.allow()
         await engine.until(lambda r: r.requests["engine_live"] == 1)
         third = asyncio.create_task(engine.generate(request(max_tokens=2)))
@@ -220,6 +220,6 @@ async def test_gauges_while_requests_run():
         assert value("postroad_kv_cache_usage_perc") == pytest.approx(1 / 64)
         for call in calls:
             call.cancel()
-        await engine.until(lambda r: r.requests["live"] == 0)
+        await engine.until_handlers_gone()
         gate.allow(10)
         await engine.until_idle()

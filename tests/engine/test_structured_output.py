@@ -129,7 +129,8 @@ async def test_an_aborted_request_leaves_nothing():
         call = engine.stub.Generate(form(regex="[a-z]+"))
         await executor.step_entered()
         call.cancel()
-        executor.allow(5)
+        await engine.until_handlers_gone()
+        executor.allow()
         await engine.until_idle()
 
 

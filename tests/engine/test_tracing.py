@@ -43,7 +43,7 @@ async def test_refused_and_cancelled_requests_have_a_span_too():
             call = asyncio.create_task(engine.generate(request()))
             await gate.step_entered()
             call.cancel()
-            await engine.until(lambda r: r.requests["live"] == 0)
+            await engine.until_handlers_gone()
             gate.allow(2)
             await engine.until_idle()
         assert len(spans_of(receiver)[0]) == 2
