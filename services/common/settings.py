@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import sys
-from difflib import get_close_matches
 from typing import Any, ClassVar, Literal, Self, get_args
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
@@ -21,6 +20,8 @@ from pydantic_settings import (
     SettingsConfigDict,
     SettingsError,
 )
+
+from services.common.spelling import closest
 
 SHARED_PREFIX = "POSTROAD_"
 SHARED_FIELDS = frozenset({"host", "log_level", "log_format", "otlp_endpoint", "drain_timeout"})
@@ -107,8 +108,7 @@ class StationSettings(BaseSettings):
         fields = [field.replace("_", "-") for field in cls.model_fields]
         flags = [f"--{start}{field}" for field in fields for start in ("", "no-")]
         given = (word.partition("=")[0] for word in args if word.startswith("--"))
-        close = [get_close_matches(flag, flags, n=1, cutoff=0.75) for flag in given if flag not in flags]
-        meant = ", ".join(flag for match in close for flag in match)
+        meant = ", ".join(filter(None, (closest(flag, flags) for flag in given if flag not in flags)))
         return f" (did you mean {meant}?)" if meant else ""
 
     @classmethod

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from difflib import get_close_matches
 
 from structlog.typing import FilteringBoundLogger
 
 from services.common.settings import SHARED_PREFIX, StationSettings
+from services.common.spelling import closest
 
 STATIONS = ("gateway", "tokenizer", "detokenizer", "engine", "launcher")
 # Those of docker-compose.yml itself: by `.env` they reach the stations, too.
@@ -47,5 +47,5 @@ def warn_of_unknown_variables(settings: type[StationSettings], log: FilteringBou
 def _closest(variable: str, known: frozenset[str]) -> str:
     """Compared without the prefix, which all have."""
     names = [name.removeprefix(SHARED_PREFIX) for name in sorted(known)]
-    close = get_close_matches(variable.removeprefix(SHARED_PREFIX), names, n=1, cutoff=0.75)
-    return SHARED_PREFIX + close[0] if close else ""
+    meant = closest(variable.removeprefix(SHARED_PREFIX), names)
+    return SHARED_PREFIX + meant if meant else ""

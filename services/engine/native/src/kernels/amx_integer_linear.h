@@ -1,7 +1,7 @@
 // Linear layers of integers whose scales are those of features, by AMX. Products are summed by tiles as integers and
-// become numbers while the next ones are computed: the same sums as without tiles, so few rows need not come here. Codes
-// of 4 bits become bytes, a part of a panel at a time, which stays in the first-level cache while all rows are multiplied
-// by it. High bytes are multiplied by copies of the few words of a panel that they belong to.
+// become numbers while the next ones are computed: the same sums as without tiles, so few rows need not come here.
+// Codes of 4 bits become bytes, a part of a panel at a time, which stays in the first-level cache while all rows are
+// multiplied by it. High bytes are multiplied by copies of the few words of a panel that they belong to.
 #pragma once
 
 #include "kernels/amx_linear.h"
@@ -23,11 +23,15 @@ template <class Fmt>
 class Conversion {
 public:
     explicit Conversion(const LinearCall& call)
-        : call_(call), parts_{call.linear.words}, output_{call, 0}, accumulates_(call.epilogue == Epilogue::kAccumulate) {}
+        : call_(call),
+          parts_{call.linear.words},
+          output_{call, 0},
+          accumulates_(call.epilogue == Epilogue::kAccumulate) {}
 
     // The block's sums, [rows][kPanel], and those of the high bytes of its first rows and of the rest, null where there
     // are none. They must stay until they are converted.
-    void begin(int64_t panel, int64_t row, int rows, const int32_t* sums, const int32_t* high, const int32_t* lower_high) {
+    void begin(int64_t panel, int64_t row, int rows, const int32_t* sums, const int32_t* high,
+               const int32_t* lower_high) {
         output_.panel = panel;
         in_output_ = sums_in_output(call_, panel);
         first_row_ = row;
@@ -146,9 +150,10 @@ inline void load_codes(const uint32_t* codes) {
     _tile_loadd(7, codes + kTileWords, kPanelBytes);
 }
 
-// The sums of up to 32 rows (up to 16 unless kTwo) and words [first, last) of one panel, [rows][kPanel]: added to what is
-// there, unless they are the first ones. `codes` are those of word `first`. Tiles are configured. Meanwhile an earlier
-// conversion is done. Calls between the instructions of tiles would cost more than what is called, so there are none.
+// The sums of up to 32 rows (up to 16 unless kTwo) and words [first, last) of one panel, [rows][kPanel]: added to what
+// is there, unless they are the first ones. `codes` are those of word `first`. Tiles are configured. Meanwhile an
+// earlier conversion is done. Calls between the instructions of tiles would cost more than what is called, so there are
+// none.
 template <bool kTwo, class Fmt>
 __attribute__((flatten)) void add_products(const LinearCall& call, int64_t row, const uint32_t* codes, int64_t first,
                                            int64_t last, Upcoming& upcoming, Conversion<Fmt>& behind, int32_t* sums) {
@@ -249,8 +254,8 @@ private:
     void add_part(int64_t row, int rows, int64_t first, int64_t last, int32_t* sums) {
         if (rows != configured_) configure_linear(rows);
         configured_ = rows;
-        (rows > kTileHeight ? add_products<true, Fmt>
-                            : add_products<false, Fmt>)(call_, row, codes_, first, last, upcoming_, behind_, sums);
+        (rows > kTileHeight ? add_products<true, Fmt> : add_products<false, Fmt>)(call_, row, codes_, first, last,
+                                                                                  upcoming_, behind_, sums);
         if (last < parts_.words) return;
         const int32_t* high = high_sums<false>(row);
         const int32_t* lower_high = rows > kTileHeight ? high_sums<true>(row + kTileHeight) : nullptr;

@@ -83,12 +83,6 @@ constexpr int64_t block_words(WeightFormat format) {
     return 0;
 }
 
-// Words of the activations that share a scale, in rows of `words`, a multiple of kWordPadding: as those of weights
-// where these have scales per group; else the whole row.
-constexpr int64_t activation_group_words(WeightFormat format, int64_t words) {
-    return scales_features(format) ? words : kGroupWords;
-}
-
 // A row that is one group, by the words of its parts, counted from its first one. A number is low + kHighStep * high, by
 // the row's scale. High bytes are rare, and mostly of the same few words in all rows, so each kLongRows of them list
 // these words: each row has its high bytes of the words that are in the list, zeros up to a multiple of kWordPadding.

@@ -57,8 +57,8 @@ inline Magnitudes magnitudes(const Group<Element>& group) {
     return {simd::largest_integer(largest), simd::sum(sums)};
 }
 
-// What a group's numbers are divided by, and its inverse, if `top` is to become the largest code. The scale of a group in
-// which a number is not finite is not finite either.
+// What a group's numbers are divided by, and its inverse, if `top` is to become the largest code. The scale of a group
+// in which a number is not finite is not finite either.
 struct Scale {
     float scale, inverse;
 
