@@ -7,6 +7,9 @@ prompt and ends in the output is emitted once, whole. Text of the prompt alone i
 A character that is split over tokens is held back until it is complete. Bytes that can never become a character come
 out as U+FFFD as soon as that is known. What is still incomplete at the end comes out by `flush`.
 
+An id without a token has no text, in the prompt as in the output: a model's vocabulary may be padded beyond its
+tokenizer's, and a model may choose such an id.
+
 Two decoders share this contract. `ByteLevelDecoder` looks bytes up in a table and is exact for every id sequence;
 `WindowDecoder` asks the tokenizer to decode a short window of ids and serves every other tokenizer.
 """
@@ -30,16 +33,8 @@ _MAX_WINDOW = 10  # … which it is beyond this length
 _BYTE_CONTEXT = "A"  # stands as context for a run of byte-fallback tokens
 
 
-class UnknownTokenError(ValueError):
-    """An id that the tokenizer has no token for."""
-
-    def __init__(self, token_id: int) -> None:
-        super().__init__(f"token id {token_id} is not in the tokenizer's vocabulary")
-        self.token_id = token_id
-
-
 class IncrementalDecoder(Protocol):
-    """The text of one request. After an UnknownTokenError the decoder must not be used any more."""
+    """The text of one request."""
 
     def push(self, token_ids: Sequence[int]) -> str:
         """Takes the next generated ids and returns the complete new text, "" while all of it is held back."""
@@ -52,7 +47,7 @@ class DecoderFactory(Protocol):
     """Makes the decoders of all requests to one tokenizer; holds what they share."""
 
     def __call__(self, prompt_ids: Sequence[int], *, skip_special_tokens: bool) -> IncrementalDecoder:
-        """A decoder for the text that follows `prompt_ids`. Prompt ids without a token are passed over."""
+        """A decoder for the text that follows `prompt_ids`."""
 
 
 def make_decoder_factory(tokenizer: Tokenizer) -> DecoderFactory:
@@ -101,10 +96,7 @@ class ByteLevelDecoder:
 
     def push(self, token_ids: Sequence[int]) -> str:
         table = self._table
-        try:
-            new = table[token_ids[0]] if len(token_ids) == 1 else b"".join([table[i] for i in token_ids])
-        except KeyError as error:
-            raise UnknownTokenError(error.args[0]) from None
+        new = table.get(token_ids[0], b"") if len(token_ids) == 1 else b"".join([table.get(i, b"") for i in token_ids])
         if not new:
             return ""
         self._extended = True
@@ -199,10 +191,8 @@ class WindowDecoder:
 
     def _push_one(self, token_id: int) -> str:
         vocabulary = self._vocabulary
-        if token_id in self._silent:
+        if token_id in self._silent or token_id not in vocabulary.known:
             return ""
-        if token_id not in vocabulary.known:
-            raise UnknownTokenError(token_id)
         self._extended = True
         byte = vocabulary.fallback_bytes.get(token_id)
         if byte is not None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Self
 
 from services.detokenizer.decode import DecoderFactory, IncrementalDecoder
-from services.detokenizer.token_texts import TokenTexts
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,17 +18,14 @@ class Echo:
     offsets: list[int]  # where in the text each of the prompt's tokens begins
 
     @classmethod
-    def of(
-        cls, make_decoder: DecoderFactory, texts: TokenTexts, prompt_ids: Sequence[int], *, skip_special_tokens: bool
-    ) -> Self:
-        """Decodes a prompt as the beginning of a text. Ids without a token are passed over."""
+    def of(cls, make_decoder: DecoderFactory, prompt_ids: Sequence[int], *, skip_special_tokens: bool) -> Self:
+        """Decodes a prompt as the beginning of a text."""
         decoder = make_decoder((), skip_special_tokens=skip_special_tokens)
         parts: list[str] = []
         offsets: list[int] = []
         length = 0
         for token_id in prompt_ids:
             offsets.append(length)
-            if texts.knows(token_id):
-                parts.append(decoder.push((token_id,)))
-                length += len(parts[-1])
+            parts.append(decoder.push((token_id,)))
+            length += len(parts[-1])
         return cls(decoder, "".join(parts), offsets)

@@ -70,7 +70,7 @@ class TextPipeline:
         return taken
 
     def push(self, token_ids: Sequence[int]) -> Output:
-        """Takes the next tokens. Raises UnknownTokenError for an id without a token."""
+        """Takes the next tokens."""
         if self._matched is not None:
             return Output("", 0, self._matched)
         if self._matcher.has_stops or self._offsets is not None:

@@ -130,9 +130,7 @@ class DetokenizerService(detokenizer_pb2_grpc.DetokenizerServicer):
         skip = request.skip_special_tokens if request.HasField("skip_special_tokens") else True
         echo: Echo | None = None
         if request.echo:  # on a thread: a long prompt takes a while
-            echo = await asyncio.to_thread(
-                Echo.of, loaded.make_decoder, loaded.token_texts, prompt_ids, skip_special_tokens=skip
-            )
+            echo = await asyncio.to_thread(Echo.of, loaded.make_decoder, prompt_ids, skip_special_tokens=skip)
         text = "" if echo is None else echo.text
         pipeline = TextPipeline(
             loaded.make_decoder(prompt_ids, skip_special_tokens=skip) if echo is None else echo.decoder,

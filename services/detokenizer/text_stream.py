@@ -11,7 +11,6 @@ from structlog.typing import FilteringBoundLogger
 
 from services.common.errors import DeadlineExceeded, Internal, PostroadError, from_parts
 from services.detokenizer.accounting import Timeline, complete_timings
-from services.detokenizer.decode import UnknownTokenError
 from services.detokenizer.pacing import Hold, Pacer
 from services.detokenizer.pipeline import TextPipeline
 from services.detokenizer.scored_tokens import PromptTokens, ScoredPipeline
@@ -226,8 +225,5 @@ class TextStream:
 
     def _fail_to_decode(self, error: Exception) -> None:
         """A token that cannot become text ends its own request and no other."""
-        if isinstance(error, UnknownTokenError):
-            self.on_error(Internal(str(error)))
-        else:
-            self._log.error("a token could not be decoded", exc_info=error)
-            self.on_error(Internal("internal error"))
+        self._log.error("a token could not be decoded", exc_info=error)
+        self.on_error(Internal("internal error"))

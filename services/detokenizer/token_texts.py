@@ -17,27 +17,27 @@ class TokenTexts:
         self._known: dict[int, tuple[str, bytes]] = {}
 
     def __call__(self, token_id: int) -> tuple[str, bytes]:
-        """A token as text and as bytes, both empty for an id without a token.
+        """A token as text and as bytes.
 
-        The text of a token that is only a part of a character is each of its bytes as \\xNN.
+        The text of a token that is only a part of a character is each of its bytes as \\xNN. An id without a token, to
+        which a model's padded vocabulary may lead, is `token_id:N` without bytes.
         """
         found = self._known.get(token_id)
         if found is None:
+            if not self._has_token(token_id):  # not kept: callers may name any number of them
+                return f"token_id:{token_id}", b""
             data = self._bytes_of(token_id)
             found = self._known[token_id] = _readable(data), data
         return found
 
-    def knows(self, token_id: int) -> bool:
-        """Whether there is a token with this id."""
+    def _has_token(self, token_id: int) -> bool:
         vocabulary = self._vocabulary
         return token_id in (vocabulary.full if isinstance(vocabulary, ByteLevelTable) else vocabulary.known)
 
     def _bytes_of(self, token_id: int) -> bytes:
         vocabulary = self._vocabulary
         if isinstance(vocabulary, ByteLevelTable):
-            return vocabulary.full.get(token_id, b"")
-        if token_id not in vocabulary.known:
-            return b""
+            return vocabulary.full[token_id]
         byte = vocabulary.fallback_bytes.get(token_id)
         if byte is not None:
             return byte

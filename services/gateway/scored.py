@@ -15,9 +15,9 @@ class TokenText:
     data: bytes
 
     @property
-    def is_whole(self) -> bool:
-        """Whether the token is text by itself, and not a part of a character."""
-        return self.text.encode() == self.data
+    def is_part(self) -> bool:
+        """Whether the token is only a part of a character."""
+        return bool(self.data) and self.text.encode() != self.data
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ from tokenizers import Tokenizer
 from services.detokenizer.decode import (
     ByteLevelDecoder,
     DecoderFactory,
-    UnknownTokenError,
     WindowDecoder,
     byte_level_table,
     make_decoder_factory,
@@ -319,20 +318,29 @@ def test_fieldbug_03_replacement_character_in_the_prompt_does_not_leak(
 # --- fieldbugs 4 and 5: one request does not affect another ---
 
 
-@pytest.mark.parametrize("odd_id", [-1, 49152, 999_999, 2**32 - 1])
-def test_fieldbug_04_odd_token_id_fails_its_request_alone(
-    smollm2: Tokenizer, smollm2_factory: DecoderFactory, smollm2_window_factory: DecoderFactory, odd_id: int
+@pytest.mark.parametrize("odd_id", [49152, 999_999, 2**32 - 1])
+@pytest.mark.parametrize("sizes", [(1,), (2,), (7,)])
+def test_fieldbug_04_an_id_without_a_token_is_no_text(
+    smollm2: Tokenizer,
+    smollm2_factory: DecoderFactory,
+    smollm2_window_factory: DecoderFactory,
+    odd_id: int,
+    sizes: tuple[int, ...],
 ) -> None:
+    text = "before " + EMOJI + " and after"
+    ids = [mixed for token_id in encode(smollm2, text) for mixed in (odd_id, token_id)]
     for make in (smollm2_factory, smollm2_window_factory):
-        ids = encode(smollm2, "neighbour " + EMOJI)
-        neighbour, odd = make([], skip_special_tokens=True), make([], skip_special_tokens=True)
-        text = neighbour.push(ids[:-1])
-        with pytest.raises(UnknownTokenError) as caught:
-            odd.push([odd_id])
-        assert caught.value.token_id == odd_id
-        with pytest.raises(UnknownTokenError):
-            make([], skip_special_tokens=True).push([*ids, odd_id])
-        assert text + neighbour.push(ids[-1:]) + neighbour.flush() == "neighbour " + EMOJI
+        for skip in (True, False):
+            assert run(make, [], [*ids, odd_id], sizes, skip_special_tokens=skip) == text
+        assert run(make, encode(smollm2, EMOJI)[:-1], [odd_id], sizes) == ""
+
+
+def test_fieldbug_04_an_id_without_a_token_among_fallback_bytes(
+    sentencepiece: Tokenizer, sentencepiece_factory: DecoderFactory
+) -> None:
+    ids = encode(sentencepiece, "a€b")
+    mixed = [mixed for token_id in ids for mixed in (999_999, token_id)]
+    assert run(sentencepiece_factory, [], mixed) == run(sentencepiece_factory, [], ids) == "a€b"
 
 
 def test_fieldbug_04_odd_prompt_id_is_passed_over(

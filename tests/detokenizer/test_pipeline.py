@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from services.detokenizer.decode import DecoderFactory, UnknownTokenError, make_decoder_factory
+from services.detokenizer.decode import DecoderFactory, make_decoder_factory
 from services.detokenizer.pipeline import Output, TextPipeline
 from services.detokenizer.stop import StopMatcher
 
@@ -87,9 +87,15 @@ def test_fieldbug_02_incomplete_tail_comes_with_the_end(smollm2: Tokenizer, make
     assert request.finish() == "\ufffd"
 
 
-def test_fieldbug_04_odd_token_id_raises(make_decoder: DecoderFactory) -> None:
-    with pytest.raises(UnknownTokenError):
-        pipeline(make_decoder, ["x"]).push([999_999])
+def test_fieldbug_04_an_id_without_a_token_counts_and_is_no_text(
+    smollm2: Tokenizer, make_decoder: DecoderFactory
+) -> None:
+    assert pipeline(make_decoder).push([999_999]) == Output("", 1, None)
+    request = pipeline(make_decoder, ["hello world"])
+    hello, world = encode(smollm2, "hello world")
+    assert request.push([999_999, hello, 999_999, world, hello]) == Output("", 4, "hello world")
+    ended_by_it = pipeline(make_decoder, ["x"], include=True)
+    assert (ended_by_it.finish(999_999), ended_by_it.num_tokens) == ("", 1)
 
 
 def test_fieldbug_06_text_of_a_single_token_is_delivered(smollm2: Tokenizer, make_decoder: DecoderFactory) -> None:

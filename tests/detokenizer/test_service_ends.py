@@ -14,11 +14,11 @@ from typing import Any
 import grpc
 import pytest
 
-from services.common.errors import DeadlineExceeded, EngineLost, PostroadError
+from services.common.errors import DeadlineExceeded, EngineLost, Internal, PostroadError
 from services.common.request_context import ENGINE_KEY
 from services.pb.postroad.v1 import detokenizer_pb2
 from tests.detokenizer.client import Answer, generate, request, rest_of
-from tests.detokenizer.fake_engine import fake_engine
+from tests.detokenizer.fake_engine import LENGTH_END, fake_engine
 from tests.engine.running_engine import GatedExecutor
 from tests.support.engines import address, saying, scripted_engine
 from tests.support.polling import until
@@ -126,6 +126,28 @@ async def test_the_callers_deadline_is_the_engines() -> None:
         with pytest.raises(DeadlineExceeded):
             await call
         await until(lambda: not engine.calls)
+        await station.until_idle()
+
+
+async def test_fieldbug_04_a_token_that_cannot_be_worked_on_ends_its_own_request_alone() -> None:
+    async with (
+        fake_engine() as (engine, there),
+        scripted_engine(saying("x")) as real,
+        running_detokenizer(address(real)) as station,
+    ):
+        metadata = ((ENGINE_KEY, there),)
+        scored = request()
+        scored.request.logprobs = 0
+        odd = asyncio.create_task(generate(station.stub, scored, metadata=metadata))
+        [(session, odd_handle)] = await engine.next_call()
+        other = asyncio.create_task(generate(station.stub, request(), metadata=metadata))
+        [handle] = [handle for _, handle in await engine.next_call(2) if handle != odd_handle]
+        engine.send(session, (odd_handle, 30), (handle, 30), starts=(odd_handle, handle))  # without log-probabilities
+        with pytest.raises(Internal):
+            await odd
+        engine.send(session, (handle, 30), ends={handle: LENGTH_END})
+        engine.answer((session, handle))
+        assert (await other).num_tokens == 2
         await station.until_idle()
 
 

@@ -53,7 +53,7 @@ def _top_by_text(scored: ScoredToken, num_top: int) -> dict[str, float] | None:
 
 def _key(token: TokenText) -> str:
     """A token's text; of a part of a character its bytes, in OpenAI's way."""
-    return token.text if token.is_whole else f"bytes:{token.text}"
+    return f"bytes:{token.text}" if token.is_part else token.text
 
 
 def prompt_logprobs(tokens: Sequence[ScoredToken], num_top: int) -> PromptLogprobs:

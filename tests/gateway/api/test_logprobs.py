@@ -29,6 +29,14 @@ def test_a_part_of_a_character_is_its_bytes() -> None:
     assert completion_logprobs([part], 0)["tokens"] == ["bytes:\\xe6\\x97"]
 
 
+def test_an_id_without_a_token_has_a_text_of_its_own_and_no_bytes() -> None:
+    padding = token("token_id:151700", -0.5, ("token_id:151700", -0.5), ("token_id:151701", -0.7), data=b"")
+    [chat] = chat_logprobs([padding])["content"]
+    assert (chat["token"], chat["bytes"]) == ("token_id:151700", [])
+    assert completion_logprobs([padding], 2)["tokens"] == ["token_id:151700"]
+    assert completion_logprobs([padding], 2)["top_logprobs"] == [{"token_id:151700": -0.5, "token_id:151701": -0.7}]
+
+
 def test_the_token_itself_is_always_among_the_alternatives() -> None:
     scored = token("c", -5.0, ("a", -0.1), ("b", -3.0))
     assert completion_logprobs([scored], 1)["top_logprobs"] == [{"a": -0.1, "c": -5.0}]
