@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -23,6 +25,9 @@ _MISSING = re.compile(r"Object missing required field `(\w+)`")
 _JSON_TYPES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}
 _NAME = rf"(?:{'|'.join([*_JSON_TYPES, 'array', 'object', 'null'])})"
 _TYPES = re.compile(rf"\b(expected|got) `({_NAME}(?: \| {_NAME})*)`")
+_OUT_OF_RANGE = re.compile(r"expected (?:number|integer) [<>]")
+_STEP = re.compile(r"[^.\[\]]+")
+_MOST_TOLD = 10**40  # a number beyond has too many digits for a message
 
 
 def decode(decoder: msgspec.json.Decoder[T], data: bytes, field: str = "") -> T:
@@ -32,7 +37,7 @@ def decode(decoder: msgspec.json.Decoder[T], data: bytes, field: str = "") -> T:
     try:
         return decoder.decode(data)
     except msgspec.ValidationError as error:
-        raise _wrong_field(str(error), field) from None
+        raise _wrong_field(str(error), field, partial(_untyped, data)) from None
     except msgspec.DecodeError as error:
         raise ApiError(400, _not_json(str(error), data), code="invalid_json") from None
     except RecursionError:
@@ -44,7 +49,7 @@ def convert(value: object, kind: type[T], field: str) -> T:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        raise _wrong_field(str(error), field) from None
+        raise _wrong_field(str(error), field, lambda: value) from None
 
 
 def _not_json(text: str, data: bytes) -> str:
@@ -54,7 +59,14 @@ def _not_json(text: str, data: bytes) -> str:
     return f"the request body is not valid JSON: {text}"
 
 
-def _wrong_field(text: str, field: str) -> ApiError:
+def _untyped(data: bytes) -> object:
+    """The value of JSON text; None where a part that no type looks at has none."""
+    with suppress(msgspec.DecodeError, RecursionError):
+        return msgspec.json.decode(data)
+    return None
+
+
+def _wrong_field(text: str, field: str, given: Callable[[], object]) -> ApiError:
     place = _PLACE.search(text)
     param = field if place is None else _joined(field, place[1].removesuffix("[...]"))
     said = text if place is None else text[: place.start()]
@@ -63,7 +75,24 @@ def _wrong_field(text: str, field: str) -> ApiError:
         return invalid(f"{param} is required", param)
     if said.startswith(_UNKNOWN_KIND):
         return unsupported(param, f"{said.removeprefix(_UNKNOWN_KIND)} is not supported")
-    return invalid(f"{param or 'the request body'}: {_json_words(said)}", param or None)
+    said = _json_words(said)
+    if place is not None and _OUT_OF_RANGE.match(said):
+        said += _got_number(given(), place[1])
+    return invalid(f"{param or 'the request body'}: {said}", param or None)
+
+
+def _got_number(value: object, path: str) -> str:
+    """The number at the place, for the end of a message; empty where there is none, as behind a `[...]`."""
+    for step in _STEP.findall(path):
+        match value:
+            case dict():
+                value = value.get(step)
+            case list() if step.isdecimal() and int(step) < len(value):
+                value = value[int(step)]
+            case _:
+                return ""
+    is_number = isinstance(value, int | float) and abs(value) < _MOST_TOLD
+    return f", got {value}" if is_number else ""
 
 
 def _joined(path: str, inner: str) -> str:

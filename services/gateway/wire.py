@@ -12,6 +12,7 @@ from services.gateway.scored import Scored, ScoredToken, TokenText, TopToken
 from services.pb.postroad.v1 import common_pb2, detokenizer_pb2, engine_pb2, tokenizer_pb2
 
 _UINT64_MASK = 2**64 - 1
+_LEAST_FLOAT32 = 2.0**-126  # of those in full precision
 POOLINGS = {"last": engine_pb2.POOLING_LAST, "mean": engine_pb2.POOLING_MEAN}
 _FINISH_REASONS = {common_pb2.FINISH_REASON_STOP: "stop", common_pb2.FINISH_REASON_LENGTH: "length"}
 
@@ -128,7 +129,8 @@ def _structured_output(form: OutputForm) -> common_pb2.StructuredOutput:
 def _sampling(body: GenerationParameters, repeat: int) -> common_pb2.SamplingParams:
     return common_pb2.SamplingParams(
         temperature=body.temperature,
-        top_p=body.top_p,
+        # What float32 would round to 0 means the same as its least number: the most probable token alone.
+        top_p=None if body.top_p is None else max(_LEAST_FLOAT32, body.top_p),
         top_k=None if body.top_k is None else max(0, body.top_k),
         min_p=body.min_p,
         # OpenAI's seeds are signed

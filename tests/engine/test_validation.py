@@ -103,6 +103,7 @@ def test_a_seed_is_drawn_where_none_is_given_and_zero_is_one():
         ("temperature", 0),
         ("temperature", 2),
         ("top_p", 1),
+        ("top_p", 2.0**-126),
         ("min_p", 1),
         ("presence_penalty", -2),
         ("frequency_penalty", 2),

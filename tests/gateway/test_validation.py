@@ -59,6 +59,27 @@ async def test_types_are_called_by_jsons_names(gateway: RunningGateway, body: st
     assert response.json()["error"]["message"] == message
 
 
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ('"top_p": 0', "top_p: expected number > 0.0, got 0"),
+        ('"top_p": 1.0000000001', "top_p: expected number <= 1.0, got 1.0000000001"),
+        ('"temperature": -1e-300', "temperature: expected number >= 0.0, got -1e-300"),
+        ('"top_k": -2', "top_k: expected integer >= -1, got -2"),
+        ('"stop_token_ids": [1, -5]', "stop_token_ids[1]: expected integer >= 0, got -5"),
+        ('"seed": 123456789012345678901', "seed: expected integer <= 9223372036854775807, got 123456789012345678901"),
+        (f'"max_tokens": 1{"0" * 100}', "max_tokens: expected integer <= 4294967295"),
+        (f'"max_tokens": {"9" * 5000}', "max_tokens: integer value out of range"),
+        (f'"top_p": 0, "unknown": {"9" * 5000}', "top_p: expected number > 0.0"),
+        ('"logit_bias": {"5": 101}', "logit_bias: expected number <= 100.0"),
+    ],
+)
+async def test_a_number_out_of_its_range_is_named(gateway: RunningGateway, fields: str, message: str) -> None:
+    response = await gateway.http.post("/v1/chat/completions", content=f'{{"messages": [], {fields}}}')
+    assert response.status_code == 400
+    assert response.json()["error"]["message"] == message
+
+
 @pytest.mark.parametrize("text", ["\\ud83d", "\\ud83d!", "\\ud83d\\u0041", "\\udc00", "\\uD83D and a long tail"])
 async def test_half_a_surrogate_pair_is_called_so(gateway: RunningGateway, text: str) -> None:
     for body in (f'{{"model": "{text}"}}', f'{{"model":"{text}"\n}}\n'):

@@ -7,6 +7,7 @@ enforce. It holds no torch and takes a grammar in a millisecond, since masks are
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -16,7 +17,8 @@ from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from services.common.errors import InvalidArgument
 from services.engine.grammar.form import OutputForm
-from services.engine.grammar.state import GrammarState, Vocabulary, told
+from services.engine.grammar.state import GrammarState, Vocabulary
+from services.engine.grammar.words import told
 
 MAX_SCHEMA_DEPTH = 64
 MAX_REASON = 400  # characters of an error that are told
@@ -26,6 +28,10 @@ MAX_PLACES = 256  # embedded schemas that are tried to find the one at fault
 # a small model that may write any whitespace tends to write nothing else.
 _JSON_OPTIONS: Any = {"whitespace_flexible": True, "whitespace_pattern": " ", "coerce_one_of": False, "lenient": False}
 _MAX_LEXER_STATES = 50_000  # of 1 to 2 KiB each
+# Parts that may come next at one place. A mask takes a millisecond with so many, and its time grows by their square.
+# An optional property of an object is four of them.
+MAX_OPEN_PARTS = 2000
+_MAX_STEP_ITEMS = 50_000  # that are looked at for one mask
 
 # What a grammar takes, roughly: measured were 96 KiB for a schema of 0.3 KiB and 488 KiB for one of 18 KiB when
 # compiled, and up to twice as much after use.
@@ -58,7 +64,12 @@ class GrammarCompiler:
         self._tokenizer = LLTokenizer(tokenizer_json.decode(), n_vocab=vocab_size, eos_token=sorted(eos_token_ids))
         special_ids = frozenset(i for i in range(vocab_size) if self._tokenizer.is_special_token(i))
         self._vocabulary = Vocabulary(vocab_size, eos_token_ids, special_ids)
-        self._limits = LLParserLimits(max_lexer_states=_MAX_LEXER_STATES, verbose_errors=False)
+        self._limits = LLParserLimits(
+            max_items_in_row=MAX_OPEN_PARTS,
+            step_max_items=_MAX_STEP_ITEMS,
+            max_lexer_states=_MAX_LEXER_STATES,
+            verbose_errors=False,
+        )
 
     def compile(self, form: OutputForm) -> CompiledGrammar:
         """Raises InvalidArgument, with the form's field, for what is invalid, too large or cannot be enforced.
@@ -102,9 +113,8 @@ def _definition(form: OutputForm) -> str:
         case "regex":
             return LLMatcher.grammar_from_regex(form.text)
         case "choice":
-            # A JSON string is a Lark string.
-            texts = (json.dumps(text, ensure_ascii=False) for text in json.loads(form.text))
-            return LLMatcher.grammar_from_lark("start: " + " | ".join(texts))
+            # One pattern, however many texts: as alternatives of a grammar they would be MAX_OPEN_PARTS at most.
+            return LLMatcher.grammar_from_regex("|".join(re.escape(text) for text in json.loads(form.text)))
         case "grammar":
             return LLMatcher.grammar_from_lark(_lark(form) if "::=" in form.text else form.text)
 

@@ -9,6 +9,7 @@ import numpy as np
 from llguidance import LLMatcher
 
 from services.engine.grammar.form import OutputForm
+from services.engine.grammar.words import told
 from services.engine.plan import TokenWords
 
 
@@ -86,11 +87,6 @@ class GrammarState:
 
     def _everything(self) -> TokenWords:
         return np.full(self._num_words, -1, np.int32)
-
-
-def told(error: str) -> str:
-    """llguidance's error in words for people, without its mark that details were left out."""
-    return error.replace("<non-verbose/>", "").replace("NoExtensionBias", "nothing that fits can follow")
 
 
 def _holds(mask: TokenWords, token_id: int) -> bool:

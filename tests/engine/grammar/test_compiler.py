@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from services.common.errors import InvalidArgument
-from services.engine.grammar.compiler import MAX_SCHEMA_DEPTH, GrammarCompiler
+from services.engine.grammar.compiler import MAX_OPEN_PARTS, MAX_SCHEMA_DEPTH, GrammarCompiler
 from services.engine.grammar.form import FormKind, OutputForm
 from tests.support.engines import default_files, default_tokenizer
 
@@ -75,11 +75,22 @@ def test_a_regular_expression_fits_the_whole_output(compiler: GrammarCompiler) -
     assert not outputs.take("ab77")
 
 
-@pytest.mark.parametrize("texts", [["yes", "no", "yes and no"], ['"\\\n', "é😀", "日本"], [""], ["a"] * 3])
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["yes", "no", "yes and no"],
+        ['"\\\n', "é😀", "日本"],
+        [""],
+        ["a"] * 3,
+        ["", "a"],
+        ["a b", "(a|b)", "[x-z]", ".*", "^$", r"\d", "a{2}", "#&~- /"],
+        [chr(code) for code in range(0x20, 0x100)],
+    ],
+)
 def test_a_choice(compiler: GrammarCompiler, texts: list[str]) -> None:
     outputs = Outputs(compiler, "choice", json.dumps(texts))
     assert all(outputs.take(text) for text in texts)
-    assert not outputs.take("x")
+    assert not outputs.take("xx")
 
 
 @pytest.mark.parametrize(
@@ -168,6 +179,55 @@ def test_what_is_malformed_is_refused(compiler: GrammarCompiler, kind: FormKind,
     with pytest.raises(InvalidArgument, match=reason) as caught:
         compiler.compile(OutputForm(kind, text))
     assert caught.value.param == f"structured_output.{kind}"
+
+
+def words(number: int) -> list[str]:
+    return [f"word {n}" for n in range(number)]
+
+
+def optional(number: int) -> str:
+    properties = {name: {"type": "integer"} for name in words(number)}
+    return json.dumps({"type": "object", "properties": properties, "additionalProperties": False})
+
+
+def test_texts_and_alternatives_of_a_pattern_are_as_many_as_fit(compiler: GrammarCompiler) -> None:
+    many = words(10_000)
+    for kind, text, last in (
+        ("choice", json.dumps(many), many[-1]),
+        ("regex", "|".join(many), many[-1]),
+        ("json_schema", json.dumps({"enum": many}), json.dumps(many[-1])),
+        ("json_schema", json.dumps({"enum": list(range(10_000))}), "9999"),
+        ("grammar", "start: WORD\nWORD: " + " | ".join(map(json.dumps, many)), many[-1]),
+    ):
+        outputs = Outputs(compiler, kind, text)
+        assert outputs.take(last)
+        assert not outputs.take("word 10000")
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "parts", "beginning"),
+    [
+        ("json_schema", optional(501), 2003, "{"),
+        ("json_schema", json.dumps({"enum": [[n] for n in range(2001)]}), 2001, "["),
+        ("json_schema", json.dumps({"items": {"anyOf": [{"const": {"a": n}} for n in range(3000)]}}), 3006, '[{"'),
+        ("grammar", "start: " + " | ".join(map(json.dumps, words(2000))), 2001, "w"),
+        ("grammar", "root ::= " + " | ".join(map(json.dumps, words(2000))), 2001, "w"),
+    ],
+)
+def test_what_may_come_next_at_one_place_is_bounded(
+    compiler: GrammarCompiler, kind: FormKind, text: str, parts: int, beginning: str
+) -> None:
+    state = compiler.compile(OutputForm(kind, text)).state(frozenset({2}))
+    for token_id in token_ids(beginning):
+        state.masks([], [True])
+        state.accept(token_id)
+    assert state.failure == f"at one place {parts} of its parts may come next, more than {MAX_OPEN_PARTS}"
+
+
+def test_patterns_that_are_too_many_to_hold_together_are_told_in_words(compiler: GrammarCompiler) -> None:
+    schema = {"allOf": [{"type": "string", "pattern": f"{n}x"} for n in range(12)]}
+    with pytest.raises(InvalidArgument, match=r"its patterns are too large to tell whether a text fits them all$"):
+        compiler.compile(OutputForm("json_schema", json.dumps(schema)))
 
 
 @pytest.mark.parametrize(

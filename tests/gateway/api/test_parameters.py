@@ -202,6 +202,17 @@ async def test_every_parameter_reaches_the_stations(gateway: RunningGateway) -> 
     assert request.request.num_speculative_tokens == 0
 
 
+async def test_numbers_that_float32_cannot_hold_mean_what_they_say(gateway: RunningGateway) -> None:
+    """Rounded to 0 a top_p would be refused, as a value that nobody sent; the others mean the same at 0."""
+    tiny = {"temperature": 1e-300, "min_p": 1e-300, "presence_penalty": -1e-300, "frequency_penalty": 5e-324}
+    assert (await gateway.chat(top_p=1e-300, **tiny)).status_code == 200
+    assert (await gateway.chat(top_p=0.9999999999, temperature=-0.0, min_p=-0.0)).status_code == 200
+    first, second = (message.request.sampling for message in gateway.stations.detokenizer.requests)
+    assert first.top_p == 2.0**-126
+    assert (first.temperature, first.min_p, first.presence_penalty, first.frequency_penalty) == (0, 0, 0, 0)
+    assert (second.top_p, second.temperature, second.min_p) == (1, 0, 0)
+
+
 async def test_what_is_left_out_or_null_stays_unset(gateway: RunningGateway) -> None:
     nulls = dict.fromkeys(["temperature", "top_p", "top_k", "seed", "stop", "max_tokens", "logit_bias", "stream"])
     await gateway.chat(**nulls)
