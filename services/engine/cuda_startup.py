@@ -184,12 +184,13 @@ def fitting_pages(settings: EngineSettings, model: Decoder, options: RunnerOptio
     except Exception as error:  # of whatever kind: kernels are compiled and loaded here
         hint = "" if options.make_attention is TorchAttention else "; attention torch does without flashinfer's kernels"
         raise StartupError(f"the profiling step failed: {error}{hint}") from error
-    if settings.num_pages is not None:
-        return settings.num_pages
+    free = memory.free()
+    asked_for = resources.asked_pages(settings, page_bytes, free, "the {} of memory that are free on the device")
+    if asked_for is not None:
+        return asked_for
     step_bytes = max(0, taken - steps.num_pages * page_bytes)
     spared = int(memory.total() * (1.0 - settings.gpu_memory_utilization))
-    budget = settings.kv_cache_memory or max(0, memory.free() - step_bytes - spared)
-    return resources.whole_pages(budget, page_bytes)
+    return resources.whole_pages(max(0, free - step_bytes - spared), page_bytes)
 
 
 def _run(steps: ProfileSteps, settings: EngineSettings, model: Decoder, options: RunnerOptions) -> None:

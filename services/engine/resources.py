@@ -46,23 +46,29 @@ def num_pages(settings: EngineSettings, page_bytes: int, still_to_load: int = 0)
     not yet; of several ranks on this machine, each takes its part of that share. Raises StartupError if not a single
     page fits, and for a pool that the settings make larger than all of the memory.
     """
-    if settings.num_pages is not None:
-        _check_fits(f"num-pages {settings.num_pages}", settings.num_pages * page_bytes)
-        return settings.num_pages
-    if settings.kv_cache_memory is not None:
-        _check_fits("kv-cache-memory", settings.kv_cache_memory)
-        return whole_pages(settings.kv_cache_memory, page_bytes)
+    # Its memory is taken page by page as it is used: too much would only show when the process is killed.
+    room = "all of this machine's, or container's, {} of memory"
+    asked_for = asked_pages(settings, page_bytes, hardware.all_memory(), room)
+    if asked_for is not None:
+        return asked_for
     free = max(0, hardware.free_memory() - still_to_load)
     return whole_pages(int(free * KV_SHARE_OF_FREE_MEMORY) // local_ranks(settings), page_bytes)
 
 
-def _check_fits(what: str, num_bytes: int) -> None:
-    """The pool's memory is taken page by page as it is used: too much would only show when the process is killed."""
-    if num_bytes > hardware.all_memory():
-        raise StartupError(
-            f"{what}: a KV pool of {num_bytes / GIB:.1f} GiB is more than all of this machine's, or container's, "
-            f"{hardware.all_memory() / GIB:.1f} GiB of memory"
-        )
+def asked_pages(settings: EngineSettings, page_bytes: int, room_bytes: int, room: str) -> int | None:
+    """The pages that the settings ask for; None where they leave it open. Raises StartupError where the pool is larger
+    than `room_bytes`, which `room` tells with {} for the size, and where it does not hold a page.
+    """
+    if settings.num_pages is not None:
+        what, num_bytes = f"num-pages {settings.num_pages}", settings.num_pages * page_bytes
+    elif settings.kv_cache_memory is not None:
+        what, num_bytes = "kv-cache-memory", settings.kv_cache_memory
+    else:
+        return None
+    if num_bytes > room_bytes:
+        size = f"{room_bytes / GIB:.1f} GiB"
+        raise StartupError(f"{what}: a KV pool of {num_bytes / GIB:.1f} GiB is more than {room.format(size)}")
+    return whole_pages(num_bytes, page_bytes)
 
 
 def whole_pages(budget: int, page_bytes: int) -> int:

@@ -96,6 +96,16 @@ def test_a_pool_of_a_given_size_is_taken_as_it_is_after_the_step_ran(flags: dict
     assert memory.runs[0] == "steps"
 
 
+@pytest.mark.parametrize(("flag", "name"), [("num_pages", "num-pages 1000000"), ("kv_cache_memory", "kv-cache-memory")])
+def test_a_pool_larger_than_what_is_free_on_the_device_is_refused_by_name(flag: str, name: str) -> None:
+    settings = SETTINGS.model_copy(update={flag: 1_000_000})  # pages or bytes; 900,000 bytes are free
+    with pytest.raises(StartupError, match=rf"^{name}: a KV pool of .* GiB is more than the 0.0 GiB of memory that"):
+        fitted_executor(settings, decoder(LLAMA), TORCH, Memory(step=0))
+    page, _ = _pool_bytes(decoder(LLAMA))
+    fitting = SETTINGS.model_copy(update={"num_pages": 900_000 // page})
+    assert fitted_executor(fitting, decoder(LLAMA), TORCH, Memory(step=10**9)).info.num_pages == 900_000 // page
+
+
 def test_no_room_for_a_page_is_refused() -> None:
     with pytest.raises(StartupError, match="do not hold one page"):
         fitted_executor(SETTINGS, decoder(LLAMA), TORCH, Memory(step=10**9))
