@@ -17,6 +17,8 @@ allows.
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -31,6 +33,7 @@ from services.gateway.error_forms import OpenAIErrors
 from services.gateway.errors import ApiError
 
 _REQUEST_ID = REQUEST_ID_KEY.encode()
+_RESET = struct.pack("ii", 1, 0)  # struct linger: no time for what is unsent
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +241,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def _abort_if_stalled(self, unsent: int) -> None:
         self._end_timer = None
         if self.transport.get_write_buffer_size() >= unsent:
+            # With a reset: the system would keep what it has taken for the client, megabytes, for some minutes.
+            self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             self.transport.abort()
         else:
             self._watch_unsent()

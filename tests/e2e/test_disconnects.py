@@ -15,6 +15,7 @@ import pytest
 from services.pb.postroad.v1 import engine_pb2_grpc
 from tests.e2e.client import Client, until, user
 from tests.e2e.test_scheduling import greedy, random_ids
+from tests.gateway.support.connections import connect_without_reading
 from tests.support.stack import Stack
 
 PROBE = {"messages": user("Why is the sky blue?"), "temperature": 0, "max_tokens": 24}
@@ -114,6 +115,38 @@ async def test_a_client_that_leaves_in_mid_body_leaves_nothing_behind(real_stack
             async with Rude(real_stack) as rude:
                 await rude.send("/v1/chat/completions", PROBE, share)
         await client.wait_idle(10)
+
+
+async def test_a_client_that_never_reads_has_nothing_left_at_any_station_after_its_deadline(
+    scripted_stack: Stack,
+) -> None:
+    n, limit = 32, "2"
+    body = {
+        "messages": user("x"),
+        "max_tokens": 2000,
+        "n": n,
+        "logprobs": True,
+        "top_logprobs": 20,
+        "stream": True,
+    }
+    async with Client(scripted_stack) as client:
+        before = (await client.engine_read_out()).counters["computed_tokens"]
+        idle_client = await connect_without_reading(urlsplit(scripted_stack.url).port or 0)
+        await idle_client.post(
+            "/v1/chat/completions", json.dumps(body).encode(), headers=f"x-request-timeout: {limit}\r\n"
+        )
+        await until(lambda: equals(running_count(client), n), 10, lambda: "never ran")
+        await client.wait_idle(10)  # while the connection is there, with all that the gateway has not got rid of
+        computed = (await client.engine_read_out()).counters["computed_tokens"] - before
+        idle_client.reader._transport.resume_reading()  # type: ignore[attr-defined]
+        rest = b""
+        async with asyncio.timeout(10):
+            while not rest.endswith(b"\r\n0\r\n\r\n"):
+                rest += await idle_client.reader.read(1 << 20)
+        idle_client.writer.close()
+        assert rest.count(b'"content":[{"token"') < computed / 2, "the gateway wrote on"
+        assert b'"deadline_exceeded"' in rest[-400:], "the error was waiting for the client"
+        assert b"[DONE]" not in rest
 
 
 async def test_fieldbug_21_25_40_after_a_storm_of_500_nothing_is_left_and_output_is_unchanged(

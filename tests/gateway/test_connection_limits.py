@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 
 import pytest
 from starlette.types import Receive, Scope, Send
 
+from services.gateway import server
+from services.gateway.api import endpoint
+from services.gateway.http_protocol import ConnectionLimits
 from tests.gateway.support.connections import (
     CHAT,
     GET,
@@ -14,6 +18,7 @@ from tests.gateway.support.connections import (
     chat,
     connect_without_reading,
     error_of,
+    is_reset,
     on_uvloop,
     read_to_end,
     send_for_ever,
@@ -143,6 +148,28 @@ async def test_a_client_that_reads_slowly_gets_its_answer() -> None:
             await client.reader.readuntil(b"\r\n\r\n")
             await client.reader.readexactly(20_000_000)
         await client.close()
+
+
+@pytest.mark.parametrize("n", [1, 3])
+@on_uvloop
+async def test_a_client_that_never_reads_its_stream_is_let_go_after_the_deadline(
+    monkeypatch: pytest.MonkeyPatch, n: int
+) -> None:
+    """Nothing of its request is left while it is still there, and at last its connection goes, too."""
+    monkeypatch.setattr(endpoint, "_ERROR_SEND_TIMEOUT", 0.1)
+    monkeypatch.setattr(server, "ConnectionLimits", functools.partial(ConnectionLimits, stall_timeout=0.3))
+    async with running_gateway(request_timeout=0.5) as gateway:
+        gateway.stations.detokenizer.script = flood
+        client = await connect_without_reading(gateway.port)
+        await client.post(CHAT, chat(stream=True, n=n))
+        await until(lambda: len(gateway.stations.detokenizer.requests) == n)
+        await gateway.assert_idle()
+        assert not is_reset(client)
+        await until(lambda: is_reset(client))
+        assert any(line["event"] == "the client does not read" for line in gateway.lines)
+        [line] = gateway.request_lines()
+        assert line["outcome"] == "deadline_exceeded"
+        client.writer.transport.abort()
 
 
 @on_uvloop

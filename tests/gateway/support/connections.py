@@ -19,6 +19,7 @@ from services.gateway.http_protocol import BoundedHttpProtocol, ConnectionLimits
 from tests.gateway.support.running import PATIENCE, RawClient, until
 from tests.support.ports import free_ports
 
+_TCP_CLOSE = 7  # linux/tcp.h
 GET = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
 CHAT = "/v1/chat/completions"
 
@@ -59,6 +60,12 @@ async def connect_without_reading(port: int) -> RawClient:
     client = RawClient(*await asyncio.open_connection(sock=own))
     client.reader._transport.pause_reading()  # type: ignore[attr-defined]
     return client
+
+
+def is_reset(client: RawClient) -> bool:
+    """Whether the server has reset the connection, which a client that does not read is not told."""
+    own: socket.socket = client.writer.get_extra_info("socket")
+    return own.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _TCP_CLOSE
 
 
 async def send_for_ever(client: RawClient) -> None:
