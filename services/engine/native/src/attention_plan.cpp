@@ -17,6 +17,7 @@ AttentionPlan::AttentionPlan(const StepBatch& batch, const ModelConfig& config, 
             add_split(batch, all, config, open);
             continue;
         }
+        by_heads |= sequence.num_tokens > largest;
         // The last tokens see the most keys: they go first, so that threads end together.
         for (int64_t last_token = end; last_token > sequence.first_token; last_token -= largest) {
             const int64_t first_token = std::max(sequence.first_token, last_token - largest);

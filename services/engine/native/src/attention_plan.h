@@ -42,6 +42,9 @@ struct AttentionPlan {
     std::vector<AttentionSplit> splits;
     int64_t num_records = 0;  // partial records of all splits and KV heads
     int64_t window;           // keys that a token sees
+    // Tasks are done one KV head after another: several of them read the same keys, which the second-level cache holds
+    // of one head. Otherwise all heads of a task follow one another, as they lie in memory.
+    bool by_heads = false;
 
     // The batch must outlive the plan.
     AttentionPlan(const StepBatch& batch, const ModelConfig& config, int64_t window);
@@ -69,7 +72,7 @@ struct AttentionPlans {
 };
 
 // Query rows of a task at most (more only where a KV head's group alone has more).
-constexpr int64_t kTaskRows = 48;
+constexpr int64_t kTaskRows = 64;
 
 // Tokens of a task at most, for `group` query heads per KV head.
 constexpr int64_t task_tokens(int64_t group) { return group < kTaskRows ? kTaskRows / group : 1; }

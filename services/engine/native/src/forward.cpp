@@ -71,9 +71,15 @@ Forward::Rows Forward::all_rows() const { return {0, batch.num_tokens(), workspa
 
 template <class Task>
 void Forward::for_each_row(Worker& worker, const Rows& rows, const Task& task) const {
-    const auto some = [&](int64_t first, int64_t last) {
-        for (int64_t row = rows.first + first; row < rows.first + last; ++row) task(row);
-    };
+    for_each_span(worker, rows, [&](int64_t first, int64_t last) {
+        for (int64_t row = first; row < last; ++row) task(row);
+    });
+}
+
+// Calls task(first, last) for spans of neighbouring rows.
+template <class Task>
+void Forward::for_each_span(Worker& worker, const Rows& rows, const Task& task) const {
+    const auto some = [&](int64_t first, int64_t last) { task(rows.first + first, rows.first + last); };
     if (rows.count <= kRowsOfOne) return worker.once([&] { some(0, rows.count); });
     worker.parallel_for(rows.count, std::max<int64_t>(1, rows.count / (4 * worker.team_size())), some);
 }
@@ -124,23 +130,28 @@ void Forward::place_heads(Worker& worker, const LayerWeights& layer, int64_t ind
     call.query_scale =
         config.attention_scale * (config.attention_softcap > 0.0f ? 1.0f / config.attention_softcap : kLog2E);
     call.rotated_pairs = rope == kNoRope ? 0 : static_cast<int>(config.ropes[rope].half());
-    call.scratch = workspace.thread_scratch.row(worker.index());
+    call.projected_stride = workspace.projected.stride;
+    call.angle_stride = workspace.cosines.stride;
+    call.scratch = reinterpret_cast<uint32_t*>(workspace.thread_scratch.row(worker.index()));
     call.query_stride = query_stride;
     call.group_stride = workspace.token_capacity * group * query_stride;
     call.head_words = cache.head_words();
     call.value_stride = cache.value_stride();
-    for_each_row(worker, rows, [&](int64_t token) {
-        const BatchToken& place = batch.tokens[token];
-        call.projected = workspace.projected.row(token);
-        call.cosines = workspace.cosines.row(token) + first_angle;
-        call.sines = workspace.sines.row(token) + first_angle;
-        call.queries = workspace.queries.row(token * group);
-        call.keys = cache.keys(index, place.block, 0);
-        call.values = cache.values(index, place.block, 0);
-        call.scales = cache.scales(index, place.block, 0);
-        call.slot = place.slot;
-        call.clears_rest = place.clears_rest;
-        kernels.kv(cache.format()).heads(call);
+    for_each_span(worker, rows, [&](int64_t first, int64_t last) {
+        for (int64_t token = first; token < last; token += call.num_tokens) {
+            const BatchToken& place = batch.tokens[token];
+            call.num_tokens = static_cast<int>(batch.neighbours(token, last));
+            call.projected = workspace.projected.row(token);
+            call.cosines = workspace.cosines.row(token) + first_angle;
+            call.sines = workspace.sines.row(token) + first_angle;
+            call.queries = workspace.queries.row(token * group);
+            call.keys = cache.keys(index, place.block, 0);
+            call.values = cache.values(index, place.block, 0);
+            call.scales = cache.scales(index, place.block, 0);
+            call.slot = place.slot;
+            call.clears_rest = batch.tokens[token + call.num_tokens - 1].clears_rest;
+            kernels.kv(cache.format()).heads(call);
+        }
     });
 }
 

@@ -64,6 +64,8 @@ private:
                 Epilogue epilogue, const Rows& rows) const;
     template <class Task>
     void for_each_row(Worker& worker, const Rows& rows, const Task& task) const;
+    template <class Task>
+    void for_each_span(Worker& worker, const Rows& rows, const Task& task) const;
 };
 
 }  // namespace postroad

@@ -6,9 +6,11 @@ namespace postroad {
 
 void StepAttention::run(Worker& worker, int64_t layer) const {
     const AttentionPlan& plan = plans.of(config.layers[layer]);
-    const auto count = static_cast<int64_t>(plan.tasks.size()) * config.num_kv_heads;
-    worker.parallel_for(count, 1, [&](int64_t first, int64_t) {
-        run_task({plan, layer, first % config.num_kv_heads, worker.index()}, plan.tasks[first / config.num_kv_heads]);
+    const auto num_tasks = static_cast<int64_t>(plan.tasks.size());
+    worker.parallel_for(num_tasks * config.num_kv_heads, 1, [&](int64_t index, int64_t) {
+        const int64_t task = plan.by_heads ? index % num_tasks : index / config.num_kv_heads;
+        const int64_t kv_head = plan.by_heads ? index / num_tasks : index % config.num_kv_heads;
+        run_task({plan, layer, kv_head, worker.index()}, plan.tasks[task]);
     });
 }
 

@@ -50,6 +50,15 @@ StepBatch::StepBatch(const StepArguments& arguments, const CacheShape& shape)
     for (int64_t index = 0; index < num_sequences; ++index) add_sequence(arguments, shape, index);
 }
 
+int64_t StepBatch::neighbours(int64_t first, int64_t last) const {
+    int64_t count = 1;
+    while (first + count < last && tokens[first + count].block == tokens[first].block &&
+           tokens[first + count].slot == tokens[first].slot + count) {
+        ++count;
+    }
+    return count;
+}
+
 void StepBatch::add_sequence(const StepArguments& arguments, const CacheShape& shape, int64_t index) {
     BatchSequence sequence{};
     sequence.first_token = arguments.sequence_offsets[index];

@@ -59,6 +59,9 @@ struct StepBatch {
 
     int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
 
+    // How many of the tokens [first, last) lie in the first one's block, slot after slot.
+    int64_t neighbours(int64_t first, int64_t last) const;
+
     // Throws std::invalid_argument for arguments that do not fit together, std::out_of_range for a token id, page or
     // row out of range, or a page table that is too short for its sequence.
     StepBatch(const StepArguments& arguments, const CacheShape& shape);

@@ -37,7 +37,7 @@ Workspace::Workspace(const ModelConfig& config, Format format, KvFormat kv_forma
     const int64_t rows = task_tokens(group) * group;
     const int64_t attention =
         attention_scratch_words(static_cast<int>(rows), round_up(config.head_dim, kBlock), kv_format);
-    reserve_rows(thread_scratch, num_threads, std::max(attention, 2 * config.head_dim));
+    reserve_rows(thread_scratch, num_threads, std::max(attention, kBlock * heads_scratch_stride(config.head_dim)));
     reserve_rows(shared_queries, num_threads * rows, config.head_dim, format);
     reserve_records(shared_records, num_threads * rows);
 }

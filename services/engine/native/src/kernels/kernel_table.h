@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/attention.h"
+#include "kernels/heads.h"
 #include "kernels/kernels.h"
 #include "kernels/integer_linear.h"
 #include "kernels/linear.h"

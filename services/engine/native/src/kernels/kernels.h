@@ -139,30 +139,36 @@ struct RmsNormCall {
     void* output;  // elements
 };
 
-// One token's heads: normalised and rotated where the model says so, and queries, keys and values put where they
-// belong.
+// Heads of neighbouring tokens of a block: normalised and rotated where the model says so, and queries, keys and values
+// put where they belong.
 struct HeadsCall {
-    const float* projected;  // queries, keys, values: [num_heads + 2 * num_kv_heads][head_dim]
+    const float* projected;  // [num_tokens] rows of queries, keys, values: [num_heads + 2 * num_kv_heads][head_dim]
+    int64_t projected_stride;
+    int num_tokens;  // up to kBlock
     int num_heads, num_kv_heads, head_dim;
     const float* q_norm;  // [head_dim] or null
     const float* k_norm;
     float norm_eps;
     float query_scale;
     int rotated_pairs;     // the first so many elements of a head turn with so many after them; 0: none does
-    const float* cosines;  // [rotated_pairs]
+    const float* cosines;  // [num_tokens] rows of [rotated_pairs]
     const float* sines;
-    float* scratch;        // [2 * head_dim]
-    void* queries;         // elements; of KV head 0
-    int64_t query_stride;  // elements from one head's query to the next of the same KV head
+    int64_t angle_stride;
+    uint32_t* scratch;     // [kBlock][heads_scratch_stride(head_dim)]
+    void* queries;         // elements; of KV head 0: [num_tokens][heads per KV head][query_stride]
+    int64_t query_stride;  // elements
     int64_t group_stride;  // elements from the queries of one KV head to those of the next
-    uint32_t* keys;        // the token's block, of KV head 0
+    uint32_t* keys;        // the tokens' block, of KV head 0
     uint32_t* values;
-    float* scales;         // int8: of the token's block and KV head 0, [keys, values][kBlock]
+    float* scales;         // int8: of the tokens' block and KV head 0, [keys, values][kBlock]
     int64_t head_words;    // words from one KV head's block to the next one's
     int64_t value_stride;  // words of a row of values, were they elements
-    int slot;              // of the token in its block
+    int slot;              // of the first token in the block
     bool clears_rest;      // zero the values of the block's later slots: nobody has written them yet
 };
+
+// Words of a row of scratch that a HeadsCall needs for each of kBlock tokens.
+constexpr int64_t heads_scratch_stride(int64_t head_dim) { return round_up(head_dim, kBlock); }
 
 // Rows of queries of one KV head against some of its sequence's keys and values.
 struct AttentionCall {

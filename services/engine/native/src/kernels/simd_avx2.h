@@ -162,6 +162,24 @@ inline void spread(uint16_t* p, const uint16_t* elements) {
     for (int i = 0; i < kWidth; ++i) p[2 * i] = elements[i];
 }
 
+// Two bf16 per word: of `even`, and of `odd` in the higher half.
+inline void store_pairs(uint16_t* p, Floats even, Floats odd) {
+    uint16_t first[kWidth], second[kWidth];
+    store_elements(first, even);
+    store_elements(second, odd);
+    for (int i = 0; i < kWidth; ++i) {
+        p[2 * i] = first[i];
+        p[2 * i + 1] = second[i];
+    }
+}
+
+// 16 rows of 16 words become columns, [16][16].
+inline void transpose(const uint32_t* rows, int64_t stride, uint32_t* columns) {
+    for (int column = 0; column < 16; ++column) {
+        for (int row = 0; row < 16; ++row) columns[column * 16 + row] = rows[row * stride + column];
+    }
+}
+
 }  // namespace simd
 }  // namespace
 }  // namespace postroad

@@ -167,6 +167,40 @@ inline void spread(uint16_t* p, const uint16_t* elements) {
     _mm512_mask_storeu_epi16(p, 0x55555555u, _mm512_cvtepu16_epi32(packed));
 }
 
+// Two bf16 per word: of `even`, and of `odd` in the higher half.
+inline void store_pairs(uint16_t* p, Floats even, Floats odd) {
+    const Words high = _mm512_slli_epi32(_mm512_cvtepu16_epi32(to_bf16(odd)), 16);
+    _mm512_storeu_si512(p, _mm512_or_si512(_mm512_cvtepu16_epi32(to_bf16(even)), high));
+}
+
+// 16 rows of 16 words become columns, [16][16].
+inline void transpose(const uint32_t* rows, int64_t stride, uint32_t* columns) {
+    Words x[16], y[16];
+    for (int i = 0; i < 16; ++i) x[i] = load_words(rows + i * stride);
+    for (int i = 0; i < 16; i += 2) {  // within quarters of 128 bits: words of two rows, then of four
+        y[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
+        y[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4) {
+        for (int half = 0; half < 2; ++half) {
+            x[i + 2 * half] = _mm512_unpacklo_epi64(y[i + half], y[i + half + 2]);
+            x[i + 2 * half + 1] = _mm512_unpackhi_epi64(y[i + half], y[i + half + 2]);
+        }
+    }
+    // x[4 * j + c]: in quarter q column 4 * q + c of rows 4 * j to 4 * j + 3.
+    for (int c = 0; c < 4; ++c) {
+        const Words even_first = _mm512_shuffle_i32x4(x[c], x[4 + c], 0x88);
+        const Words odd_first = _mm512_shuffle_i32x4(x[c], x[4 + c], 0xdd);
+        const Words even_last = _mm512_shuffle_i32x4(x[8 + c], x[12 + c], 0x88);
+        const Words odd_last = _mm512_shuffle_i32x4(x[8 + c], x[12 + c], 0xdd);
+        const auto store_column = [&](int column, Words x) { _mm512_storeu_si512(columns + column * 16, x); };
+        store_column(c, _mm512_shuffle_i32x4(even_first, even_last, 0x88));
+        store_column(4 + c, _mm512_shuffle_i32x4(odd_first, odd_last, 0x88));
+        store_column(8 + c, _mm512_shuffle_i32x4(even_first, even_last, 0xdd));
+        store_column(12 + c, _mm512_shuffle_i32x4(odd_first, odd_last, 0xdd));
+    }
+}
+
 }  // namespace simd
 }  // namespace
 }  // namespace postroad
