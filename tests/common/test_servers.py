@@ -13,6 +13,7 @@ from typing import Any
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from prometheus_client import CollectorRegistry, Counter
 
@@ -65,6 +66,17 @@ async def test_fieldbug_28_health_is_what_the_station_says(service: str) -> None
         assert await server.health(service) == "SERVING"
         await server.server.set_serving(False)
         assert await server.health(service) == "NOT_SERVING"
+
+
+async def test_fieldbug_29_a_quiet_stream_outlives_the_pings() -> None:
+    """Three pings too close to one another, at 1.5 s each, end a connection with too_many_pings."""
+    async with served() as server:
+        watch = health_pb2_grpc.HealthStub(server.channel).Watch(health_pb2.HealthCheckRequest(service=SERVICE))
+        assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(quiet := asyncio.ensure_future(watch.read())), 6.5)
+        await server.server.set_serving(False)
+        assert (await quiet).status == health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 async def test_a_stop_lets_running_calls_finish_and_refuses_new_ones() -> None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer, processors
+from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from services.common.errors import InvalidArgument
 from services.tokenizer.chat import Chat
 from services.tokenizer.model_tokenizer import ModelTokenizer, UnusableTokenizerFiles
+from tests.tokenizer.bos_files import files_with_bos
 
 TEXTS = [
     "",
@@ -40,19 +40,8 @@ def with_template(files: dict[str, bytes], template: str) -> ModelTokenizer:
 
 
 def with_bos(files: dict[str, bytes], template: str) -> ModelTokenizer:
-    """A tokenizer that puts a beginning-of-sequence token before every text, as Llama's does."""
-    inner = Tokenizer.from_buffer(files["tokenizer.json"])
-    inner.post_processor = processors.TemplateProcessing(
-        single="<|endoftext|> $A", special_tokens=[("<|endoftext|>", 0)]
-    )
-    config = {**json.loads(files["tokenizer_config.json"]), "bos_token": "<|endoftext|>"}
-    return ModelTokenizer.from_files(
-        {
-            "tokenizer.json": inner.to_str().encode(),
-            "tokenizer_config.json": json.dumps(config).encode(),
-            "chat_template.jinja": template.encode(),
-        }
-    )
+    """Of `files_with_bos`."""
+    return ModelTokenizer.from_files(files_with_bos(files, template))
 
 
 def user(content: Any, **others: Any) -> Chat:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -22,6 +23,7 @@ from services.common.errors import (
     from_rpc,
 )
 from services.common.request_context import REQUEST_ID_KEY, TRACEPARENT_KEY
+from services.common.tokenizer_files import fingerprint
 from services.engine.core import EngineCore
 from services.engine.scheduler.config import SchedulerConfig
 from services.engine.scheduler.scheduler import Scheduler
@@ -36,6 +38,7 @@ from tests.support.polling import WAIT_SECONDS, until
 from tests.support.ports import free_ports
 from tests.support.processes import wait_until
 from tests.support.stations import RunningStation, running_tokenizer
+from tests.tokenizer.bos_files import BOS, files_with_bos
 
 MIB_OF_TEXT = "The quick brown fox jumps over 13 lazy dogs; 你好。 " * 20_000
 
@@ -89,6 +92,22 @@ async def test_fieldbug_11_a_chat_counts_as_many_tokens_as_its_prompt(station: R
     chat = await render(station, [{"role": "user", "content": "Hello"}])
     encoded = await encode(station, chat.prompt, add_special_tokens=False)
     assert list(encoded.encodings[0].ids) == list(chat.ids)
+
+
+async def test_fieldbug_11_the_templates_beginning_of_sequence_token_is_the_only_one() -> None:
+    template = "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}"
+    found = files_with_bos(default_files().tokenizer_files, template)
+    files = replace(default_files(), tokenizer_files=found, tokenizer_fingerprint=fingerprint(found))
+    executor = saying("Hello")
+
+    def load(publish: Callable[[ServedModel], None]) -> EngineCore:
+        publish(ServedModel("with-bos", files, created=1))
+        return EngineCore(Scheduler(SchedulerConfig(), executor.info), executor)
+
+    async with running_engine(load=load, wait=False) as engine, running_tokenizer(address(engine)) as station:
+        chat = await render(station, [{"role": "user", "content": "Hello"}])
+        assert list(chat.ids).count(BOS) == 1
+        assert list((await encode(station, "Hello")).encodings[0].ids) == list(chat.ids)
 
 
 @pytest.mark.parametrize(
@@ -185,6 +204,7 @@ async def test_fieldbug_30_a_long_text_holds_nobody_up(station: RunningStation) 
     long_ones = [asyncio.create_task(encode(station, MIB_OF_TEXT)) for _ in range(3)]
     await station.until(lambda requests: requests["pending_jobs"] == 3)
     await encode(station, "short")
+    await encode(station, "not so short, and therefore on a thread " * 100)
     await render(station, [{"role": "user", "content": "short"}])
     assert not any(task.done() for task in long_ones)
     for response in await asyncio.gather(*long_ones):
