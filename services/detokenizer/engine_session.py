@@ -128,20 +128,14 @@ class FrameSession:
                 rider.sink.on_prompt_scores(event.prompt_logprobs)
             elif rider is not None:
                 rider.sink.on_start(event.start)
-        scored_tokens: dict[int, list[int]] = {}
-        scores = {entry.handle: entry.logprobs for entry in frame.logprobs}
-        last_tokens: dict[int, list[int]] = {handle: [] for handle in ends}
+        tokens: dict[int, list[int]] = {}
         for handle, token_id in zip(frame.handles, frame.token_ids, strict=True):
-            if handle in last_tokens:
-                last_tokens[handle].append(token_id)
-            elif scores and handle in scores:
-                scored_tokens.setdefault(handle, []).append(token_id)
-            elif (rider := riders.get(handle)) is not None:
-                rider.sink.on_tokens((token_id,))
-        for handle, token_ids in scored_tokens.items():
-            if (rider := riders.get(handle)) is not None:
-                rider.sink.on_tokens(token_ids, scores[handle])
+            tokens.setdefault(handle, []).append(token_id)
+        scores = {entry.handle: entry.logprobs for entry in frame.logprobs}
+        for handle, token_ids in tokens.items():
+            if handle not in ends and (rider := riders.get(handle)) is not None:
+                rider.sink.on_tokens(token_ids, scores.get(handle))
         for handle, end in ends.items():
             if (rider := riders.get(handle)) is not None:
-                rider.sink.on_end(last_tokens[handle], end, scores.get(handle))
+                rider.sink.on_end(tokens.get(handle, ()), end, scores.get(handle))
                 rider.ended.set()

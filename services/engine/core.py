@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
+from typing import NamedTuple
 
 from services.engine.executor.base import Executor, OverlappingExecutor, WaitForResult
 from services.engine.executor.errors import BrokenSequencesError, ExecutorLost
@@ -30,8 +31,7 @@ class EngineBroken(Exception):
     """Step after step failed."""
 
 
-@dataclass(frozen=True, slots=True)
-class EngineState:
+class EngineState(NamedTuple):  # of all classes the one that takes least to make, and one is made per step
     """What scheduler and KV pool hold between two steps."""
 
     num_running: int

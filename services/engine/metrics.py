@@ -13,6 +13,7 @@ from services.engine.phases import Phases
 from services.engine.ranks.metrics import STEP_BUCKETS, RankMetrics
 from services.engine.scheduler.counters import Counters
 from services.engine.scheduler.sequence import FinishReason
+from services.engine.step_histogram import StepHistogram
 
 _REQUEST_BUCKETS = (
     0.001,
@@ -45,8 +46,12 @@ class EngineMetrics:
         def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
             return Histogram(f"postroad_{name}", text, buckets=buckets, registry=registry)
 
-        self._step_seconds = histogram("engine_step_seconds", "Time of a step, planning included.", STEP_BUCKETS)
-        self._batch_tokens = histogram("engine_batch_tokens", "Tokens computed by a step.", _TOKEN_BUCKETS)
+        self._step_seconds = StepHistogram(
+            "postroad_engine_step_seconds", "Time of a step, planning included.", STEP_BUCKETS, registry
+        )
+        self._batch_tokens = StepHistogram(
+            "postroad_engine_batch_tokens", "Tokens computed by a step.", _TOKEN_BUCKETS, registry
+        )
         self._queue_time = histogram(
             "request_queue_time_seconds", "From arrival in the engine to the first step.", _REQUEST_BUCKETS
         )
@@ -86,7 +91,7 @@ class EngineMetrics:
         elif report.num_tokens:
             self._step_seconds.observe(report.seconds)
             self._batch_tokens.observe(report.num_tokens)
-            self._generated.inc(sum(len(output.token_ids) for output in report.outputs))
+            self._generated.inc(sum([len(output.token_ids) for output in report.outputs]))
 
     def grammar_looked_up(self, *, hit: bool) -> None:
         """A request asked for a grammar, which was in the cache or was not."""

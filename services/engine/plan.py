@@ -90,25 +90,22 @@ class SamplingJob:
     forbidden_ids: frozenset[int] = frozenset()  # stop ids while fewer than min_tokens are out
     mask: TokenMask | None = None  # of the sequence's grammar
     num_pending: int = 0  # tokens behind `output_ids` that the step before this one samples
+    edits_logits: bool = field(init=False)  # whether the logits are changed before the token is chosen
+
+    def __post_init__(self) -> None:
+        params = self.params
+        self.edits_logits = (
+            params.has_penalties or bool(params.logit_bias) or bool(self.forbidden_ids) or self.mask is not None
+        )
 
     @property
     def place(self) -> int:
         """The chosen token's index in the output."""
         return len(self.output_ids) + self.num_pending
 
-    @property
-    def edits_logits(self) -> bool:
-        """Whether the logits are changed before the token is chosen."""
-        return (
-            self.params.has_penalties
-            or bool(self.params.logit_bias)
-            or bool(self.forbidden_ids)
-            or self.mask is not None
-        )
-
     def restrict(self, mask: TokenMask) -> None:
         """Has a grammar decide. Its mask knows of forbidden_ids, and lets one of them pass where nothing else may."""
-        self.mask, self.forbidden_ids = mask, frozenset()
+        self.mask, self.forbidden_ids, self.edits_logits = mask, frozenset(), True
 
 
 @dataclass(slots=True)

@@ -128,8 +128,7 @@ class EngineStation:
     def on_step(self, report: StepReport) -> None:
         assert self._engine is not None, "a step before the engine is ready"
         self._engine.on_step(report)
-        # After the handlers that it has woken: they send what the step made.
-        asyncio.get_running_loop().call_soon(self._metrics.step, report)
+        self._metrics.step(report)
         if report.error is not None:
             self._tell_failure(report, report.error)
             self._ranks.lose(f"step {report.number} failed: {report.error}")

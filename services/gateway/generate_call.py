@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from asyncio import InvalidStateError
+from collections.abc import Awaitable
 from contextlib import suppress
 from dataclasses import replace
 
@@ -31,10 +32,9 @@ class GenerateCall:
             await self._call.write(request)
             await self._call.done_writing()
 
-    async def read(self) -> detokenizer_pb2.TextDelta | None:
-        """The next delta, None after the last one. Raises AioRpcError."""
-        message = await self._call.read()
-        return message if isinstance(message, detokenizer_pb2.TextDelta) else None
+    def read(self) -> Awaitable[object]:
+        """The next TextDelta; something else after the last one. Raises AioRpcError."""
+        return self._call.read()
 
     def close(self) -> None:
         """Cancels the call if it has not ended. Idempotent."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 from starlette.types import Send
 
@@ -42,9 +42,9 @@ class Reply:
         self._failure = failure or self._errors.event
         await self._start(200, [*_EVENT_STREAM, *headers])
 
-    async def write(self, events: bytes) -> None:
+    def write(self, events: bytes) -> Awaitable[None]:
         """Sends one or more events."""
-        await self._body(events, last=False)
+        return self._body(events, last=False)
 
     async def close(self, events: bytes) -> None:
         """Sends the last events and ends the stream."""
@@ -62,5 +62,5 @@ class Reply:
         self.status = status
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
-    async def _body(self, body: bytes, last: bool) -> None:
-        await self._send({"type": "http.response.body", "body": body, "more_body": not last})
+    def _body(self, body: bytes, last: bool) -> Awaitable[None]:
+        return self._send({"type": "http.response.body", "body": body, "more_body": not last})

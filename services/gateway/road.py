@@ -28,6 +28,7 @@ from services.gateway.runs import Run
 from services.gateway.timings import RequestTimes
 from services.gateway.waiting_room import WaitingRoom
 from services.pb.postroad.v1 import detokenizer_pb2_grpc, tokenizer_pb2_grpc
+from services.pb.postroad.v1.detokenizer_pb2 import TextDelta
 
 T = TypeVar("T")
 
@@ -195,7 +196,7 @@ class Road:
         try:
             with closing(call):
                 await call.send(run.request)
-                while (message := await call.read()) is not None:
+                while isinstance(message := await call.read(), TextDelta):
                     delta = wire.read_delta(message, run.choice, scored=scored)
                     if not times.first_delta:
                         times.first_delta, times.engine_start = time.monotonic_ns(), delta.start

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 
 class NonFiniteLogitsError(RuntimeError):
@@ -12,6 +11,10 @@ class NonFiniteLogitsError(RuntimeError):
     def __init__(self, rows: Sequence[int]) -> None:
         super().__init__(f"logits are not finite in rows {list(rows)}")
         self.rows = tuple(rows)
+
+    def of_sequences(self, sampled_ids: Sequence[int]) -> BrokenSequencesError:
+        """The same, naming the sequences. sampled_ids: the sequence id of each row of logits."""
+        return BrokenSequencesError([sampled_ids[row] for row in self.rows])
 
 
 class BrokenSequencesError(RuntimeError):
@@ -24,12 +27,3 @@ class BrokenSequencesError(RuntimeError):
 
 class ExecutorLost(RuntimeError):
     """The executor runs no step until it has been restored. It says nothing against the engine itself."""
-
-
-@contextmanager
-def naming_sequences(sampled_ids: Sequence[int]) -> Iterator[None]:
-    """Around sampling: names the sequences of broken rows. sampled_ids: the sequence id of each row of logits."""
-    try:
-        yield
-    except NonFiniteLogitsError as error:
-        raise BrokenSequencesError([sampled_ids[row] for row in error.rows]) from error

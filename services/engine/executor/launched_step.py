@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from services.engine.executor.batch import StepBatch
-from services.engine.executor.errors import naming_sequences
+from services.engine.executor.errors import NonFiniteLogitsError
 from services.engine.executor.logprobs import SampledScoring
 from services.engine.executor.sampler import Samples
 from services.engine.executor.torch_logprobs import LogprobsOnTheWay
@@ -50,8 +50,11 @@ class LaunchedStep:
         """Waits for the step. Raises BrokenSequencesError."""
         result = StepResult(self._plan.number, {}, {}, self.prompt_logprobs, self.states)
         if self._samples is not None:
-            with naming_sequences(self._sampled_ids):
-                result.add_tokens(self._sampled_ids, self._samples.read())
+            try:
+                token_ids = self._samples.read()
+            except NonFiniteLogitsError as error:
+                raise error.of_sequences(self._sampled_ids) from error
+            result.add_tokens(self._sampled_ids, token_ids)
         if self._logprobs is not None and self._scoring is not None:
             result.logprobs = self._scoring.deal_out(self._logprobs.read())
         return result

@@ -2,47 +2,42 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from services.engine.executor.base import ExecutorInfo
-from services.engine.executor.errors import naming_sequences
+from services.engine.executor.errors import NonFiniteLogitsError
 from services.engine.executor.logprobs import require_finite, score_sampled, scoring_slices
 from services.engine.executor.native_logprobs import token_logprobs
 from services.engine.executor.native_sampler import sample
 from services.engine.executor.states import states_by_sequence
 from services.engine.plan import SamplingJob, ScoringJob, SequencePlan, StepPlan, StepResult, TokenLogprobs
 
-Int32s = npt.NDArray[np.int32]
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class FlatStep:
-    """A step plan as flat arrays, its sequences in the plan's order. Offsets have one entry more than sequences."""
+    """A step plan as flat lists, its sequences in the plan's order. Offsets have one entry more than sequences."""
 
-    token_ids: Int32s  # [tokens]
-    positions: Int32s  # [tokens]
-    sequence_offsets: Int32s  # where each sequence's tokens begin
-    context_lengths: Int32s  # [sequences], tokens in pages once the step is done
-    page_table: Int32s  # the sequences' pages, one table after the other
-    page_table_offsets: Int32s
-    logit_rows: Int32s  # [sampled], the tokens with a sampling job
+    token_ids: list[int]
+    positions: list[int]  # of each token
+    sequence_offsets: list[int]  # where each sequence's tokens begin
+    context_lengths: list[int]  # of each sequence, tokens in pages once the step is done
+    page_table: list[int]  # the sequences' pages, one table after the other
+    page_table_offsets: list[int]
+    logit_rows: list[int]  # the tokens with a sampling job
     sampled_ids: list[int]  # the id of each one's sequence
     jobs: list[SamplingJob]  # likewise
-    state_rows: Int32s  # the tokens to be scored, then those whose states are wanted
+    state_rows: list[int]  # the tokens to be scored, then those whose states are wanted
     scorings: list[tuple[int, ScoringJob]]  # sequence id and job, in the order of state_rows
     num_states: list[tuple[int, int]]  # sequence id and number of states wanted, likewise
 
     @classmethod
     def build(cls, sequences: Sequence[SequencePlan], page_size: int) -> FlatStep:
         """Raises IndexError where a page table is too short for its tokens."""
-        # Lists go into array.array at half the time that numpy takes.
-        token_ids, positions, page_table = array("i"), array("i"), array("i")
+        token_ids: list[int] = []
+        positions: list[int] = []
+        page_table: list[int] = []
         sequence_offsets, page_table_offsets = [0], [0]
         context_lengths: list[int] = []
         logit_rows: list[int] = []
@@ -62,9 +57,9 @@ class FlatStep:
             if sequence.state_rows:
                 pooled_rows += (len(token_ids) + row for row in sequence.state_rows)
                 num_states.append((sequence.sequence_id, len(sequence.state_rows)))
-            token_ids.extend(sequence.token_ids)
-            positions.extend(range(sequence.start, end))
-            page_table.extend(sequence.page_table)
+            token_ids += sequence.token_ids
+            positions += range(sequence.start, end)
+            page_table += sequence.page_table
             sequence_offsets.append(len(token_ids))
             page_table_offsets.append(len(page_table))
             context_lengths.append(end)
@@ -73,16 +68,16 @@ class FlatStep:
             sampled_ids += [sequence.sequence_id] * num_sampled
             jobs += sequence.sampling
         return cls(
-            token_ids=_int32(token_ids),
-            positions=_int32(positions),
-            sequence_offsets=_int32(sequence_offsets),
-            context_lengths=_int32(context_lengths),
-            page_table=_int32(page_table),
-            page_table_offsets=_int32(page_table_offsets),
-            logit_rows=_int32(logit_rows),
+            token_ids=token_ids,
+            positions=positions,
+            sequence_offsets=sequence_offsets,
+            context_lengths=context_lengths,
+            page_table=page_table,
+            page_table_offsets=page_table_offsets,
+            logit_rows=logit_rows,
             sampled_ids=sampled_ids,
             jobs=jobs,
-            state_rows=_int32(scored_rows + pooled_rows),
+            state_rows=scored_rows + pooled_rows,
             scorings=scorings,
             num_states=num_states,
         )
@@ -112,8 +107,10 @@ class NativeExecutor:
             logit_rows=step.logit_rows,
             state_rows=step.state_rows,
         )
-        with naming_sequences(step.sampled_ids):
-            tokens = sample(logits, step.jobs, self._threads) if step.jobs else []
+        try:
+            tokens = sample(logits, step.jobs, self._threads)
+        except NonFiniteLogitsError as error:
+            raise error.of_sequences(step.sampled_ids) from error
         result = StepResult.of_rows(plan.number, step.sampled_ids, tokens)
 
         def score(rows: list[int], token_ids: list[int], num_top: int) -> TokenLogprobs:
@@ -150,7 +147,3 @@ class NativeExecutor:
     def close(self) -> None:
         """Drops weights and KV pool."""
         del self._model
-
-
-def _int32(values: array[int] | Iterable[int]) -> Int32s:
-    return np.frombuffer(values, np.int32) if isinstance(values, array) else np.array(values, np.int32)

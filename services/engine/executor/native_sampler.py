@@ -1,4 +1,4 @@
-"""Sampling in C++: a step's sampling jobs as the arrays that `postroad_native.sample` takes."""
+"""Sampling in C++: a step's sampling jobs as `postroad_native.sample` takes them."""
 
 from __future__ import annotations
 
@@ -19,26 +19,18 @@ def sample(logits: npt.NDArray[np.float32], jobs: Sequence[SamplingJob], threads
 
     A row's token depends on its logits and its job alone. Raises NonFiniteLogitsError.
     """
-    params = [job.params for job in jobs]
-    vocab_size = logits.shape[1]
-    tokens = postroad_native.sample(
-        logits,
-        temperatures=np.array([p.temperature for p in params], np.float32),
-        top_k=np.array([min(p.top_k, vocab_size) for p in params], np.int32),
-        top_p=np.array([p.top_p for p in params], np.float64),
-        min_p=np.array([p.min_p for p in params], np.float64),
-        uniforms=np.array([_uniform(job) for job in jobs], np.float64),
-        edits=[_edit(row, job) for row, job in enumerate(jobs) if job.edits_logits],
-        threads=threads,
-    )
-    chosen: list[int] = tokens.tolist()
-    if min(chosen) < 0:
-        raise NonFiniteLogitsError([row for row, token in enumerate(chosen) if token < 0])
-    return chosen
+    rows = [_row(job) for job in jobs]
+    edits = [_edit(row, job) for row, job in enumerate(jobs) if job.edits_logits]
+    tokens: list[int] = postroad_native.sample(logits, rows, edits, threads)
+    if min(tokens, default=0) < 0:
+        raise NonFiniteLogitsError([row for row, token in enumerate(tokens) if token < 0])
+    return tokens
 
 
-def _uniform(job: SamplingJob) -> float:
-    return uniform(job.params.seed, len(job.output_ids)) if job.params.temperature > 0.0 else 0.0
+def _row(job: SamplingJob) -> tuple[float, int, float, float, float]:
+    params = job.params
+    drawn = uniform(params.seed, len(job.output_ids)) if params.temperature > 0.0 else 0.0
+    return params.temperature, params.top_k, params.top_p, params.min_p, drawn
 
 
 def _edit(row: int, job: SamplingJob) -> Any:

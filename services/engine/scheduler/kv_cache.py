@@ -8,7 +8,7 @@ writes the keys and values of all its sequences before any attends, and a failed
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from services.engine.scheduler.counters import Counters
 from services.engine.scheduler.pages import PageAllocator
@@ -16,8 +16,7 @@ from services.engine.scheduler.prefix_tree import PageKey, PrefixNode, PrefixTre
 from services.engine.scheduler.sequence import Sequence
 
 
-@dataclass(frozen=True, slots=True)
-class KvReadOut:
+class KvReadOut(NamedTuple):
     """The KV pool at one moment; free + cached + private = total. Meanings: `postroad.v1.KvReadOut`."""
 
     total_pages: int

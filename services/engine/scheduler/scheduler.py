@@ -220,7 +220,7 @@ class Scheduler:
             "scheduler_live": len(self._live),
             "scheduler_waiting": len(self._waiting),
             "scheduler_running": len(self._running),
-            "scheduler_in_flight": sum(len(step.sequences) for step in self._in_flight),
+            "scheduler_in_flight": sum([len(step.sequences) for step in self._in_flight]),
         }
 
     def check_idle(self) -> None:

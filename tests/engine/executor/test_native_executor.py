@@ -176,18 +176,18 @@ def test_a_page_table_that_is_too_short_is_an_error(executor: NativeExecutor) ->
         step(executor, (Sequence(1, _prompt(42, 17), [0]), None))
 
 
-def test_what_a_step_looks_like_as_arrays() -> None:
+def test_what_a_step_looks_like_as_lists() -> None:
     decoding = Sequence(4, [5, 6, 7], [3], computed=2)
     chunk = Sequence(5, list(range(40)), [8, 1, 6], computed=16)
     ending = Sequence(6, [9] * 33, [2, 4, 0], GREEDY, computed=30)
     flat = FlatStep.build([chunk.plan(3), decoding.plan(), ending.plan()], PAGE_SIZE)
-    assert flat.token_ids.tolist() == [16, 17, 18, 7, 9, 9, 9]
-    assert flat.positions.tolist() == [16, 17, 18, 2, 30, 31, 32]
-    assert flat.sequence_offsets.tolist() == [0, 3, 4, 7]
-    assert flat.context_lengths.tolist() == [19, 3, 33]
-    assert flat.page_table.tolist() == [8, 1, 6, 3, 2, 4, 0]
-    assert flat.page_table_offsets.tolist() == [0, 3, 4, 7]
-    assert (flat.logit_rows.tolist(), flat.sampled_ids) == ([3, 6], [4, 6])
+    assert flat.token_ids == [16, 17, 18, 7, 9, 9, 9]
+    assert flat.positions == [16, 17, 18, 2, 30, 31, 32]
+    assert flat.sequence_offsets == [0, 3, 4, 7]
+    assert flat.context_lengths == [19, 3, 33]
+    assert flat.page_table == [8, 1, 6, 3, 2, 4, 0]
+    assert flat.page_table_offsets == [0, 3, 4, 7]
+    assert (flat.logit_rows, flat.sampled_ids) == ([3, 6], [4, 6])
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,6 @@ from services.engine.plan import SequencePlan
 
 PAGE_SIZE = 16
 Logits = npt.NDArray[np.float32]
-Int32s = npt.NDArray[np.int32]
 
 
 def native_model(
@@ -57,26 +57,26 @@ def native_model(
 class Arguments:
     """What `Model.step` takes, to be spoilt one by one."""
 
-    token_ids: Int32s
-    positions: Int32s
-    sequence_offsets: Int32s
-    context_lengths: Int32s
-    page_table: Int32s
-    page_table_offsets: Int32s
-    logit_rows: Int32s
+    token_ids: list[int]
+    positions: list[int]
+    sequence_offsets: list[int]
+    context_lengths: list[int]
+    page_table: list[int]
+    page_table_offsets: list[int]
+    logit_rows: list[int]
 
     @classmethod
     def of(cls, plans: Sequence[SequencePlan], logit_rows: Sequence[int] | None = None) -> Arguments:
         """Logits of each sequence's last token, unless rows are given."""
-        ends = np.cumsum([len(plan.token_ids) for plan in plans])
+        ends = list(accumulate(len(plan.token_ids) for plan in plans))
         return cls(
-            token_ids=_int32([token_id for plan in plans for token_id in plan.token_ids]),
-            positions=_int32([plan.start + i for plan in plans for i in range(len(plan.token_ids))]),
-            sequence_offsets=_int32([0, *ends]),
-            context_lengths=_int32([plan.start + len(plan.token_ids) for plan in plans]),
-            page_table=_int32([page for plan in plans for page in plan.page_table]),
-            page_table_offsets=_int32([0, *np.cumsum([len(plan.page_table) for plan in plans])]),
-            logit_rows=_int32(ends - 1 if logit_rows is None else logit_rows),
+            token_ids=[token_id for plan in plans for token_id in plan.token_ids],
+            positions=[plan.start + i for plan in plans for i in range(len(plan.token_ids))],
+            sequence_offsets=[0, *ends],
+            context_lengths=[plan.start + len(plan.token_ids) for plan in plans],
+            page_table=[page for plan in plans for page in plan.page_table],
+            page_table_offsets=[0, *accumulate(len(plan.page_table) for plan in plans)],
+            logit_rows=[end - 1 for end in ends] if logit_rows is None else list(logit_rows),
         )
 
 
@@ -97,7 +97,3 @@ def prompt(seed: int, length: int, vocab_size: int = 97) -> list[int]:
     generator = torch.Generator().manual_seed(seed)
     tokens: list[int] = torch.randint(vocab_size, (length,), generator=generator).tolist()
     return tokens
-
-
-def _int32(values: Any) -> Int32s:
-    return np.array(values, dtype=np.int32)

@@ -101,7 +101,7 @@ def test_logits_of_state_rows_are_those_of_logit_rows_bit_for_bit(weight_format:
     model = native_model(config, weight_format=weight_format, threads=2)
     wanted = [*range(5, 40), 52, 52, *range(53)]
     arguments = Arguments.of(plans, [52, 7])
-    logits = model.step(**vars(arguments), state_rows=np.array(wanted, np.int32))
+    logits = model.step(**vars(arguments), state_rows=wanted)
     assert np.array(logits).tobytes() == every[[52, 7]].tobytes()
     parts = [model.state_logits(first, min(16, len(wanted) - first)) for first in range(0, len(wanted), 16)]
     assert np.concatenate(parts).tobytes() == every[wanted].tobytes()

@@ -22,10 +22,10 @@ SLACK = 1e-6  # of a distribution's mass: float32 weights are exact to 2 ulp, 2.
 
 def _sample(logits: Logits, *, threads: int = 1, edits: Any = (), isa: str = "auto", **columns: Any) -> list[int]:
     """One value per row, or one for all."""
-    dtypes = {"temperatures": np.float32, "top_k": np.int32, "top_p": float, "min_p": float, "uniforms": float}
     defaults = {"temperatures": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "uniforms": 0.5}
-    arrays = {name: np.full(len(logits), columns.get(name, defaults[name]), dtype) for name, dtype in dtypes.items()}
-    tokens: list[int] = postroad_native.sample(logits, **arrays, edits=list(edits), threads=threads, isa=isa).tolist()
+    lists = [np.full(len(logits), columns.get(name, default)).tolist() for name, default in defaults.items()]
+    rows = [(t, int(k), p, low, u) for t, k, p, low, u in zip(*lists, strict=True)]
+    tokens: list[int] = postroad_native.sample(logits, rows, list(edits), threads, isa)
     return tokens
 
 
@@ -271,8 +271,5 @@ def test_arguments_that_do_not_fit_together_are_refused() -> None:
         _sample(np.zeros((1, 10), np.float32), isa="mmx")
     with pytest.raises(ValueError, match="as many bias_values"):
         _edit(0, bias_ids=np.zeros(2, np.int32))
-    five = {name: np.zeros(5, float) for name in ("top_p", "min_p", "uniforms")}
     with pytest.raises(ValueError, match="per row"):
-        postroad_native.sample(
-            np.zeros((4, 9), np.float32), np.zeros(5, np.float32), np.zeros(5, np.int32), **five, edits=[], threads=1
-        )
+        postroad_native.sample(np.zeros((4, 9), np.float32), [(1.0, 0, 1.0, 0.0, 0.5)] * 5, edits=[], threads=1)

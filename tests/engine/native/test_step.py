@@ -151,16 +151,11 @@ def test_logits_outlive_the_model() -> None:
 
 def _step_view(model: postroad_native.Model, token_ids: list[int]) -> Logits:
     """The model's own buffer, not a copy."""
-    int32 = np.int32
+    length = len(token_ids)
     logits: Logits = model.step(
-        np.array(token_ids, int32),
-        np.arange(len(token_ids), dtype=int32),
-        np.array([0, len(token_ids)], int32),
-        np.array([len(token_ids)], int32),
-        np.array([0], int32),
-        np.array([0, 1], int32),
-        np.array([len(token_ids) - 1], int32),
-    )
+        token_ids, list(range(length)), [0, length], [length], page_table=[0], page_table_offsets=[0, 1],
+        logit_rows=[length - 1],
+    )  # fmt: skip
     return logits
 
 

@@ -52,12 +52,15 @@ constexpr Isa kIsas[] = {
 
 }  // namespace
 
-std::vector<std::string> supported_isas() {
-    std::vector<std::string> names;
-    for (const Isa& isa : kIsas) {
-        if (isa.runs()) names.emplace_back(isa.name);
-    }
-    return names;
+const std::vector<std::string>& supported_isas() {
+    static const std::vector<std::string> supported = [] {
+        std::vector<std::string> names;
+        for (const Isa& isa : kIsas) {
+            if (isa.runs()) names.emplace_back(isa.name);
+        }
+        return names;
+    }();
+    return supported;
 }
 
 const Kernels& select_kernels(const std::string& name, Format format) {

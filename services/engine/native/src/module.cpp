@@ -177,23 +177,16 @@ SourceTensor source_tensor(const Array& array) {
     return tensor;
 }
 
-IndexSpan indices(const Array& array, const char* name) {
-    if (array.dtype() != nb::dtype<int32_t>()) throw nb::type_error((std::string(name) + " must be int32").c_str());
-    if (array.ndim() != 1) throw nb::value_error((std::string(name) + " must have one dimension").c_str());
-    return {static_cast<const int32_t*>(array.data()), static_cast<int64_t>(array.size())};
-}
+using Indices = std::vector<int32_t>;  // a list: converted faster than an array is made of one
 
-Logits step(Model& model, const Array& token_ids, const Array& positions, const Array& sequence_offsets,
-            const Array& context_lengths, const Array& page_table, const Array& page_table_offsets,
-            const Array& logit_rows, const std::optional<Array>& state_rows) {
-    const StepArguments arguments{indices(token_ids, "token_ids"),
-                                  indices(positions, "positions"),
-                                  indices(sequence_offsets, "sequence_offsets"),
-                                  indices(context_lengths, "context_lengths"),
-                                  indices(page_table, "page_table"),
-                                  indices(page_table_offsets, "page_table_offsets"),
-                                  indices(logit_rows, "logit_rows"),
-                                  state_rows ? indices(*state_rows, "state_rows") : IndexSpan{nullptr, 0}};
+IndexSpan span(const Indices& indices) { return {indices.data(), static_cast<int64_t>(indices.size())}; }
+
+Logits step(Model& model, const Indices& token_ids, const Indices& positions, const Indices& sequence_offsets,
+            const Indices& context_lengths, const Indices& page_table, const Indices& page_table_offsets,
+            const Indices& logit_rows, const Indices& state_rows) {
+    const StepArguments arguments{span(token_ids),       span(positions),  span(sequence_offsets),
+                                  span(context_lengths), span(page_table), span(page_table_offsets),
+                                  span(logit_rows),      span(state_rows)};
     using Owner = std::shared_ptr<const float>;
     Owner logits;
     {
@@ -276,16 +269,16 @@ void register_model(nb::module_& module) {
             "Raises ValueError for a name without a place, one that came before, or another shape.")
         .def("finish", &Model::finish, "Raises ValueError naming the tensors that are missing.")
         .def(
-            "step", &step, nb::arg("token_ids").noconvert(), nb::arg("positions").noconvert(),
-            nb::arg("sequence_offsets").noconvert(), nb::arg("context_lengths").noconvert(),
-            nb::arg("page_table").noconvert(), nb::arg("page_table_offsets").noconvert(),
-            nb::arg("logit_rows").noconvert(), nb::arg("state_rows").noconvert() = nb::none(),
-            "One engine step over n tokens of s sequences; all arguments int32, C-contiguous.\n"
+            "step", &step, nb::arg("token_ids"), nb::arg("positions"), nb::arg("sequence_offsets"),
+            nb::arg("context_lengths"), nb::arg("page_table"), nb::arg("page_table_offsets"), nb::arg("logit_rows"),
+            nb::arg("state_rows") = Indices{},
+            "One engine step over n tokens of s sequences; all arguments are lists of integers.\n"
             "token_ids, positions: [n]; sequence_offsets: [s + 1]; context_lengths: [s], this step's tokens included;\n"
             "page_table: [total], page_table_offsets: [s + 1]; logit_rows: [m], rows of token_ids; state_rows: [k],\n"
             "rows whose last states are kept until the next step, for `states` and `state_logits`.\n"
             "Returns float32 [m, vocab_size], valid until the next step. Raises ValueError for arguments that do not\n"
-            "fit together, IndexError for ids, pages or rows out of range, RuntimeError before finish.")
+            "fit together, TypeError for numbers beyond int32, IndexError for ids, pages or rows out of range, RuntimeError\n"
+            "before finish.")
         .def("states", &states, "Of the last step's state rows what the head takes: float32 [k, hidden_size].")
         .def("state_logits", &state_logits, nb::arg("first"), nb::arg("count"),
              "Logits of `count` of the last step's state rows, from `first` on: float32 [count, vocab_size].\n"

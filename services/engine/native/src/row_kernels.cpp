@@ -195,7 +195,7 @@ POSTROAD_ROW_KERNELS(avx512, __attribute__((target("avx512f,avx512dq,avx512bw,av
 }  // namespace
 
 const RowKernels& row_kernels(const std::string& isa) {
-    const std::vector<std::string> supported = supported_isas();
+    const std::vector<std::string>& supported = supported_isas();
     const std::string& name = isa == "auto" ? supported.front() : isa;
     if (std::find(supported.begin(), supported.end(), name) == supported.end()) {
         throw std::invalid_argument("isa '" + isa + "' is not supported here");

@@ -3,11 +3,13 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <memory>
+#include <algorithm>
 #include <optional>
 #include <stdexcept>
+#include <tuple>
 #include <vector>
 
 #include "sampler.h"
@@ -45,27 +47,24 @@ RowEdit make_edit(std::int32_t row, double repetition_penalty, double frequency_
                     : std::vector<std::uint32_t>()};
 }
 
-nb::ndarray<nb::numpy, std::int32_t, nb::ndim<1>> sample_rows(
-    const Matrix& logits, const Vector<float>& temperatures, const Vector<std::int32_t>& top_k,
-    const Vector<double>& top_p, const Vector<double>& min_p, const Vector<double>& uniforms,
-    const std::vector<RowEdit>& edits, int threads, const std::string& isa) {
-    const std::size_t rows = logits.shape(0);
-    for (const std::size_t size : {temperatures.size(), top_k.size(), top_p.size(), min_p.size(), uniforms.size()}) {
-        if (size != rows) throw std::invalid_argument("one temperature, top_k, top_p, min_p and uniform per row");
+using RowTuple = std::tuple<float, std::int64_t, double, double, double>;  // as RowParams
+
+std::vector<std::int32_t> sample_rows(const Matrix& logits, const std::vector<RowTuple>& rows,
+                                      const std::vector<RowEdit>& edits, int threads, const std::string& isa) {
+    const std::size_t count = logits.shape(0), vocab_size = logits.shape(1);
+    if (rows.size() != count) throw std::invalid_argument("one temperature, top_k, top_p, min_p and uniform per row");
+    std::vector<RowParams> params;
+    params.reserve(count);
+    for (const auto& [temperature, top_k, top_p, min_p, uniform] : rows) {
+        const auto most = std::min(top_k, static_cast<std::int64_t>(vocab_size));
+        params.push_back({temperature, static_cast<std::int32_t>(most), top_p, min_p, uniform});
     }
-    std::vector<RowParams> params(rows);
-    for (std::size_t row = 0; row < rows; ++row) {
-        params[row] = {temperatures.data()[row], top_k.data()[row], top_p.data()[row], min_p.data()[row],
-                       uniforms.data()[row]};
-    }
-    auto tokens = std::make_unique<std::int32_t[]>(rows);
+    std::vector<std::int32_t> tokens(count);
     {
         nb::gil_scoped_release release;
-        sample(logits.data(), rows, logits.shape(1), params.data(), edits, threads, isa, tokens.get());
+        sample(logits.data(), count, vocab_size, params.data(), edits, threads, isa, tokens.data());
     }
-    std::int32_t* data = tokens.release();
-    nb::capsule owner(data, [](void* memory) noexcept { delete[] static_cast<std::int32_t*>(memory); });
-    return {data, {rows}, owner};
+    return tokens;
 }
 
 }  // namespace
@@ -85,11 +84,10 @@ void register_sampler(nb::module_& module) {
              "prompt_ids"_a, "output_ids"_a, "bias_ids"_a, "bias_values"_a, "forbidden_ids"_a, "allowed"_a = nb::none(),
              "Ids are int32 arrays, bias_values a float32 one; all are copied.\n"
              "allowed: int32 [ceil(vocab_size / 32)]; with bit i of word w the id 32 w + i may be chosen. None: all may.");
-    module.def("sample", &sample_rows, "logits"_a, "temperatures"_a, "top_k"_a, "top_p"_a, "min_p"_a, "uniforms"_a,
-               "edits"_a, "threads"_a, "isa"_a = "auto",
-               "Chooses one token per row: int32 [rows], -1 where a row's logits are not finite or allow no token.\n\n"
-               "logits: float32 [rows, vocab_size], left as they are; temperatures: float32, 0 for greedy; top_k: int32,\n"
-               "0 for no limit; top_p, min_p, uniforms: float64; one each per row. edits: at most one RowEdit per row.\n"
+    module.def("sample", &sample_rows, "logits"_a, "rows"_a, "edits"_a, "threads"_a, "isa"_a = "auto",
+               "Chooses one token per row: a list, -1 where a row's logits are not finite or allow no token.\n\n"
+               "logits: float32 [rows, vocab_size], left as they are. rows: of each its temperature, 0 for greedy, top_k,\n"
+               "0 for no limit, top_p, min_p, and a uniform number in [0, 1). edits: at most one RowEdit per row.\n"
                "isa: one of supported_isas(), or 'auto'; the tokens do not depend on it.\n"
                "Raises IndexError for a row or token id that there is not, ValueError for an `allowed` of another size.");
 }
