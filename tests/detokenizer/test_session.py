@@ -244,6 +244,7 @@ async def test_fieldbug_20_cancelling_frees_the_sequence(make: Any) -> None:
         await until(lambda: len(sink.token_ids) >= 1)
         run.cancel()
         await until(lambda: is_idle(transport))
+        await engine.until_handlers_gone()
         executor.allow(3)
         await engine.until_idle()
         assert len(sink.token_ids) <= 2
