@@ -34,10 +34,16 @@ class EngineBroken(Exception):
 class EngineState(NamedTuple):  # of all classes the one that takes least to make, and one is made per step
     """What scheduler and KV pool hold between two steps."""
 
-    num_running: int
-    num_waiting: int
     requests: dict[str, int]  # size of every collection with an entry per sequence, by name
     kv: KvReadOut
+
+    @property
+    def num_running(self) -> int:
+        return self.requests["scheduler_running"]
+
+    @property
+    def num_waiting(self) -> int:
+        return self.requests["scheduler_waiting"]
 
 
 @dataclass(slots=True)
@@ -130,13 +136,12 @@ class EngineCore:
 
     def state(self) -> EngineState:
         """To be called by the engine thread, or before it runs."""
-        scheduler = self._scheduler
-        return EngineState(
-            scheduler.num_running, scheduler.num_waiting, scheduler.read_out_requests(), scheduler.read_out_kv()
-        )
+        return EngineState(self._scheduler.read_out_requests(), self._scheduler.read_out_kv())
 
     def _take_mail(self, report: Report, *, wait: bool) -> bool:
         """Takes up all notes; sleeps until there is one if `wait`. False when one of them is `stop`."""
+        if not wait and self._mailbox.empty():  # in nearly every step, and an exception takes longer
+            return True
         try:
             note = self._mailbox.get(block=wait)
             while True:

@@ -114,7 +114,7 @@ class NativeExecutor:
         result = StepResult.of_rows(plan.number, step.sampled_ids, tokens)
 
         def score(rows: list[int], token_ids: list[int], num_top: int) -> TokenLogprobs:
-            return token_logprobs(logits, rows, token_ids, num_top, self._threads)
+            return token_logprobs(logits, rows, token_ids, min(num_top, self.info.vocab_size), self._threads)
 
         result.logprobs = score_sampled(plan.sequences, step.sampled_ids, result.token_ids, score)
         first = 0
@@ -130,7 +130,7 @@ class NativeExecutor:
         scores = TokenLogprobs(min(job.num_top, self.info.vocab_size))
         for start, next_ids in scoring_slices(job):
             logits = self._model.state_logits(first + start, len(next_ids))
-            scores.extend(token_logprobs(logits, range(len(next_ids)), next_ids, job.num_top, self._threads))
+            scores.extend(token_logprobs(logits, range(len(next_ids)), next_ids, scores.num_top, self._threads))
         require_finite(sequence_id, scores)
         return scores
 

@@ -14,9 +14,10 @@ from services.engine.executor.uniform import uniform
 from services.engine.plan import SamplingJob
 
 
-def sample(logits: npt.NDArray[np.float32], jobs: Sequence[SamplingJob], threads: int) -> list[int]:
-    """Chooses one token per row, by the rules of `sampler.sample`. logits: [len(jobs), vocab_size], left as they are.
+def sample(logits: Any, jobs: Sequence[SamplingJob], threads: int) -> list[int]:
+    """Chooses one token per row, by the rules of `sampler.sample`.
 
+    logits: a float32 buffer [len(jobs), vocab_size], left as it is.
     A row's token depends on its logits and its job alone. Raises NonFiniteLogitsError.
     """
     rows = [_row(job) for job in jobs]
