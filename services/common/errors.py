@@ -7,10 +7,11 @@ turned into a status in one place, `rpc_errors`; `from_rpc` reads it back.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, NoReturn
 
 import grpc
+from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 from structlog.typing import FilteringBoundLogger
 
@@ -142,11 +143,8 @@ def from_rpc(error: grpc.aio.AioRpcError) -> PostroadError:
     """
     code = error.code()
     for key, value in error.trailing_metadata() or ():
-        if key == DETAILS_KEY and isinstance(value, bytes):
-            for detail in status_pb2.Status.FromString(value).details:
-                info = error_details_pb2.ErrorInfo()
-                if detail.Unpack(info) and info.domain == DOMAIN:
-                    return from_parts(code, info.reason, error.details() or code.name, info.metadata.get("param"))
+        if key == DETAILS_KEY and isinstance(value, bytes) and (info := _info_of(value)) is not None:
+            return from_parts(code, info.reason, error.details() or code.name, info.metadata.get("param"))
     match code:
         case grpc.StatusCode.RESOURCE_EXHAUSTED:  # a message over the receive limit
             return TooLarge(f"a message is larger than the {MAX_MESSAGE_BYTES // 2**20} MiB that a station takes")
@@ -155,6 +153,16 @@ def from_rpc(error: grpc.aio.AioRpcError) -> PostroadError:
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             return DeadlineExceeded("the request's time is over")
     return from_parts(code, code.name, f"the call failed: {code.name}")
+
+
+def _info_of(details: bytes) -> error_details_pb2.ErrorInfo | None:
+    """A station's own part of a status; None where another service made it."""
+    with suppress(DecodeError):
+        for detail in status_pb2.Status.FromString(details).details:
+            info = error_details_pb2.ErrorInfo()
+            if detail.Unpack(info) and info.domain == DOMAIN:
+                return info
+    return None
 
 
 async def abort(context: grpc.aio.ServicerContext[Any, Any], error: PostroadError) -> NoReturn:

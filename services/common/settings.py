@@ -24,6 +24,7 @@ from pydantic_settings import (
 from services.common.spelling import closest
 
 SHARED_PREFIX = "POSTROAD_"
+MAX_SECONDS = 1_000_000  # of a setting, eleven days: gRPC takes a time of ages, or infinity, for one that is over
 SHARED_FIELDS = frozenset({"host", "log_level", "log_format", "otlp_endpoint", "drain_timeout"})
 
 
@@ -50,7 +51,10 @@ class StationSettings(BaseSettings):
         "", description="OTLP/gRPC collector for traces, for instance http://collector:4317. Empty: no traces."
     )
     drain_timeout: float = Field(
-        30.0, ge=0, description="Seconds that running requests get to finish after SIGTERM before they are ended."
+        30.0,
+        ge=0,
+        le=MAX_SECONDS,
+        description="Seconds that running requests get to finish after SIGTERM before they are ended.",
     )
 
     @field_validator("*", mode="before")

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, Field
 
 from services.common.engine_address import parse_engine_address
-from services.common.settings import StationSettings
+from services.common.settings import MAX_SECONDS, StationSettings
 
 
 class DetokenizerSettings(StationSettings):
@@ -18,7 +18,10 @@ class DetokenizerSettings(StationSettings):
     port: int = Field(50053, ge=0, le=65535, description="gRPC port; 0 lets the system choose.")
     metrics_port: int = Field(9463, ge=0, le=65535, description="HTTP port of /metrics; 0 for none.")
     max_connection_age: float | None = Field(
-        None, gt=0, description="Seconds after which clients connect anew and find new replicas. Default: never."
+        None,
+        gt=0,
+        le=MAX_SECONDS,
+        description="Seconds after which clients connect anew and find new replicas. Default: never.",
     )
     engine: Annotated[str, AfterValidator(parse_engine_address)] = Field(
         "127.0.0.1:50052",

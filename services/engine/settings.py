@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import ByteSize, Field, model_validator
 
-from services.common.settings import StationSettings
+from services.common.settings import MAX_SECONDS, StationSettings
 from services.engine.validation import MAX_SPECULATIVE_TOKENS
 
 NativeQuantization = Literal["auto", "none", "int8", "int4"]
@@ -84,6 +84,7 @@ class EngineSettings(StationSettings):
     rank_timeout: float = Field(
         4.0,
         gt=0,
+        le=MAX_SECONDS,
         description="Seconds that a rank may keep the others waiting in the middle of a step before it is given up; on "
         "cuda, that a step may take.",
     )
@@ -108,7 +109,9 @@ class EngineSettings(StationSettings):
     max_waiting: int = Field(1024, ge=1, description="Requests that may wait; more are refused.")
 
     grammar_cache_mib: int = Field(64, ge=1, description="Room for compiled grammars that are kept, MiB.")
-    grammar_timeout: float = Field(10.0, gt=0, description="Seconds that a request waits for its grammar.")
+    grammar_timeout: float = Field(
+        10.0, gt=0, le=MAX_SECONDS, description="Seconds that a request waits for its grammar."
+    )
 
     page_size: int = Field(16, ge=1, le=256, description="Tokens per page of the KV pool.")
     kv_cache_memory: ByteSize | None = Field(
@@ -118,7 +121,9 @@ class EngineSettings(StationSettings):
     )
     num_pages: int | None = Field(None, ge=1, description="Pages of the KV pool; goes before kv-cache-memory.")
 
-    step_ms: float = Field(25.0, ge=0, description="Scripted executor: milliseconds from one decode step to the next.")
+    step_ms: float = Field(
+        25.0, ge=0, le=60_000, description="Scripted executor: milliseconds from one decode step to the next."
+    )
     script: Path | None = Field(None, description="Scripted executor: JSON file of the texts to replay.")
 
     @model_validator(mode="after")

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, field_validator
 
 from services.common.engine_address import parse_engine_address
-from services.common.settings import StationSettings
+from services.common.settings import MAX_SECONDS, StationSettings
 from services.gateway.api_keys import read_keys
 
 # As browsers send it: in small letters and without a path.
@@ -35,14 +35,22 @@ class GatewaySettings(StationSettings):
         64 * 1024, ge=1024, description="Largest request line and headers together; larger ones get 431."
     )
     header_timeout: float = Field(
-        30.0, gt=0, description="Seconds for a new connection, or a request begun, to have sent all its headers."
+        30.0,
+        gt=0,
+        le=MAX_SECONDS,
+        description="Seconds for a new connection, or a request begun, to have sent all its headers.",
     )
     max_connections: int = Field(
         2048, ge=1, description="Connections of clients at a time; one more gets 503 and is closed."
     )
-    request_timeout: float = Field(600.0, gt=0, description="Seconds from a request's arrival to its last byte.")
+    request_timeout: float = Field(
+        600.0, gt=0, le=MAX_SECONDS, description="Seconds from a request's arrival to its last byte."
+    )
     retry_wait: float = Field(
-        30.0, ge=0, description="Seconds that a request without a token yet waits for a station to come back."
+        30.0,
+        ge=0,
+        le=MAX_SECONDS,
+        description="Seconds that a request without a token yet waits for a station to come back.",
     )
     max_waiting: int = Field(
         1024, ge=1, description="Requests that may wait for a station to come back; one more gets 429."

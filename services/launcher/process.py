@@ -15,6 +15,7 @@ from typing import Self
 LAST_LINES = 20
 LAST_OUTPUT_SECONDS = 2.0
 READ_BYTES = 65536
+MAX_LINE = 65536  # bytes; a longer one, a progress bar's for instance, is cut into several
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -119,6 +120,9 @@ class ServiceProcess:
             *lines, rest = (rest + data).split(b"\n")
             for line in lines:
                 self._take(line)
+            if len(rest) >= MAX_LINE:
+                self._take(rest)
+                rest = b""
         if rest:
             self._take(rest)
 

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from services.common.settings import StationSettings
+from services.common.settings import MAX_SECONDS, StationSettings
 
 Port = Annotated[int, Field(ge=1, le=65535)]
 
@@ -37,7 +37,9 @@ class LauncherSettings(StationSettings):
     tokenizer_flags: str = Field("", description=_flags("tokenizer"))
     engine_flags: str = Field("", description=_flags("engine"))
     detokenizer_flags: str = Field("", description=_flags("detokenizer"))
-    ready_timeout: float = Field(600.0, gt=0, description="Seconds until the road must be ready the first time.")
+    ready_timeout: float = Field(
+        600.0, gt=0, le=MAX_SECONDS, description="Seconds until the road must be ready the first time."
+    )
     max_deaths: int = Field(3, ge=1, description="Deaths of a service within 60 s at which the launcher gives up.")
     run_dir: Path = Field(Path(".run"), description="Folder of logs/NAME.log and NAME.pid, for one launcher at a time.")
 

@@ -23,6 +23,10 @@ class LauncherError(Exception):
     """Why the launcher gave up; the message is for people."""
 
 
+class CannotStart(LauncherError):
+    """The system makes no process for a service."""
+
+
 class DiedBeforeReady(LauncherError):
     """A service ended before the road was ready for the first time: a restart would not help."""
 
@@ -157,7 +161,10 @@ class Supervisor:
                 await asyncio.wait_for(self._stop.wait(), delay)
 
     async def _run_once(self, spec: ServiceSpec) -> Exit:
-        process = await ServiceProcess.start(spec, lambda line: self._log.line(spec.name, line))
+        try:
+            process = await ServiceProcess.start(spec, lambda line: self._log.line(spec.name, line))
+        except OSError as error:
+            raise CannotStart(f"{spec.name} cannot be started: {error.strerror}") from error
         pid_file = self._run_dir / f"{spec.name}.pid"
         with suppress(OSError):  # a full disk is no reason to stop a service
             pid_file.write_text(f"{process.pid}\n")

@@ -123,6 +123,14 @@ async def test_another_station_s_failure_is_not_ours_to_show() -> None:
     assert str(port) in logs[0]["exception"]
 
 
+async def test_details_that_another_service_made_do_no_harm() -> None:
+    async def by_hand(request: Any, context: Any) -> Any:
+        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "x", ((errors.DETAILS_KEY, b"\xff no message"),))
+
+    async with served(by_hand) as server:
+        assert type(from_rpc(await failure(server))) is errors.TooLarge
+
+
 async def test_an_abort_inside_passes_as_it_is() -> None:
     log, logs = captured_log()
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 import pytest
 from pydantic import Field, model_validator
 
-from services.common.settings import SHARED_FIELDS, StationSettings
+from services.common.settings import MAX_SECONDS, SHARED_FIELDS, StationSettings
 
 
 class SampleSettings(StationSettings):
@@ -41,6 +41,13 @@ def refused(args: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     printed = capsys.readouterr()
     assert printed.out == ""
     return printed.err
+
+
+@pytest.mark.parametrize("given", ["inf", "1e300", "1000001", "nan", "-1"])
+def test_a_time_of_ages_is_refused(given: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """gRPC takes a deadline in such a time for one that is over, and a request would end at once."""
+    assert "--drain-timeout: Input should be" in refused([f"--drain-timeout={given}"], capsys)
+    assert SampleSettings.parse(["--drain-timeout", "1000000"]).drain_timeout == MAX_SECONDS
 
 
 def test_the_help_names_no_null(capsys: pytest.CaptureFixture[str]) -> None:

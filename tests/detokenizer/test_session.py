@@ -122,6 +122,21 @@ async def test_a_call_that_returns_before_its_last_frame(fake: tuple[FakeEngine,
     assert (sink.token_ids, sink.end) == ([10], LENGTH_END)
 
 
+async def test_frames_that_end_after_the_calls_answer_end_the_request(
+    fake: tuple[FakeEngine, str], frames: FrameTransport
+) -> None:
+    engine, address = fake
+    sink = Sink()
+    run = start(frames, address, sink)
+    [call] = await engine.next_call()
+    engine.answer(call)  # its last tokens never come
+    await until(lambda: not engine.calls)
+    engine.end_frames(1)
+    await asyncio.wait_for(run, 20)
+    assert isinstance(sink.error, EngineLost)
+    assert is_idle(frames)
+
+
 async def test_fieldbug_23_frames_of_cancelled_requests_are_ignored(
     fake: tuple[FakeEngine, str], frames: FrameTransport
 ) -> None:

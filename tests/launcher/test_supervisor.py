@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import json
 import os
 import signal
@@ -11,7 +13,9 @@ from typing import Any
 
 import pytest
 
-from services.launcher.supervisor import Deaths, RestartPolicy
+from services.launcher.logs import MergedLog
+from services.launcher.process import MAX_LINE, ServiceSpec
+from services.launcher.supervisor import CannotStart, Deaths, RestartPolicy, Supervisor
 from tests.support.processes import Program, is_alive, wait_until
 
 STEADY = "serve()"
@@ -60,6 +64,33 @@ def test_not_ready_in_time_is_a_failure(tmp_path: Path) -> None:
         assert "engine" in road.wait_for_event("not ready yet")["missing"], "told while it waits"
         assert road.wait() == 1
         assert "gave up: not ready after 1.5 s: engine" in road.lines[-1], "and at the end"
+
+
+def test_a_line_without_an_end_is_shown_in_parts(tmp_path: Path) -> None:
+    """As progress bars write it: nothing of it may pile up."""
+    code = f"print('x' * {3 * MAX_LINE}, end='', flush=True)\nserve()"
+    with FakeRoad(tmp_path, gateway=STEADY, engine=code) as road:
+        assert len(road.wait_for_output("xxx")) >= MAX_LINE
+        road.wait_for_event("ready")
+
+
+def test_a_service_that_the_system_does_not_start_is_named(tmp_path: Path) -> None:
+    async def run() -> None:
+        log = MergedLog(tmp_path, ["engine"], io.StringIO(), "json")
+        supervisor = Supervisor(
+            [ServiceSpec("engine", (str(tmp_path / "nothing"),))],
+            log,
+            tmp_path,
+            why_not_ready=lambda: asyncio.sleep(0, ""),
+            on_ready=lambda: None,
+            ready_timeout=10,
+            stop_timeout=10,
+            policy=RestartPolicy(),
+        )
+        await supervisor.run()
+
+    with pytest.raises(CannotStart, match=r"^engine cannot be started: No such file or directory$"):
+        asyncio.run(run())
 
 
 def test_one_that_dies_later_is_restarted_and_its_last_error_is_shown(tmp_path: Path) -> None:
