@@ -120,18 +120,23 @@ inline void scale_row(const float* scales, Keys keys, float* scores) {
 inline simd::Floats power_of_two(F32, simd::Floats x) { return exp2(x); }
 inline simd::Floats power_of_two(Bf16, simd::Floats x) { return rough_exp2(x); }
 
-// Scores become weights 2^(score - largest), as elements; keys that the row does not see get weight 0. Where values
-// have scales, these go into the weights that the values are multiplied by, and not into their sum.
-template <class Fmt>
-inline void weigh_row(const float* scores, Keys visible, Keys computed, const float* value_scales,
-                      typename Fmt::Element* weights, float& largest, float& sum) {
+// The largest score of the keys that a row sees.
+inline float largest_score(const float* scores, Keys visible) {
     const simd::Floats lowest = simd::broadcast(-3.0e38f);
     simd::Floats maxima[kParts] = {lowest, lowest, lowest, lowest};
     for_each_vector(visible, [&](int part, int key, auto are_visible) {
         const simd::Floats some = simd::load(scores + key);
         maxima[part] = simd::max(are_visible ? some : where_visible(some, key, visible, lowest), maxima[part]);
     });
-    largest = simd::largest(simd::max(simd::max(maxima[0], maxima[1]), simd::max(maxima[2], maxima[3])));
+    return simd::largest(simd::max(simd::max(maxima[0], maxima[1]), simd::max(maxima[2], maxima[3])));
+}
+
+// Scores become weights 2^(score - largest), as elements; keys that the row does not see get weight 0. Where values
+// have scales, these go into the weights that the values are multiplied by, and not into their sum, which is returned.
+// `weights` may lie where `scores` do.
+template <class Fmt>
+inline float weigh_row(const float* scores, Keys visible, Keys computed, float largest, const float* value_scales,
+                       typename Fmt::Element* weights) {
     const simd::Floats offset = simd::broadcast(largest), none = simd::zero();
     int key = computed.first;
     for (; key + simd::kWidth <= visible.first; key += simd::kWidth) simd::store_elements(weights + key, none);
@@ -146,26 +151,24 @@ inline void weigh_row(const float* scores, Keys visible, Keys computed, const fl
         if (value_scales) weight = visible_only(simd::mul(weight, simd::load(value_scales + key)));
         simd::store_elements(weights + key, weight);
     });
-    sum = simd::sum(simd::add(simd::add(sums[0], sums[1]), simd::add(sums[2], sums[3])));
     const int end = static_cast<int>(round_up(visible.last, simd::kWidth));
     for (key = end > key ? end : key; key < computed.last; key += simd::kWidth)
         simd::store_elements(weights + key, none);
+    return simd::sum(simd::add(simd::add(sums[0], sums[1]), simd::add(sums[2], sums[3])));
 }
 
 // What one call needs beside its operands, carved out of its scratch words.
 struct Scratch {
-    float* scores;      // [rows][kSpan]
-    uint32_t* weights;  // [rows][kSpan] elements
-    float* totals;      // [rows] records
-    float* records;     // [rows] records
-    uint32_t* keys;     // int8: a span's blocks, widened
-    uint32_t* values;   // likewise
+    float* scores;     // [rows][kSpan]; then a row's weights, elements, from where it begins
+    float* totals;     // [rows] records
+    float* records;    // [rows] records
+    uint32_t* keys;    // int8: a span's blocks, widened
+    uint32_t* values;  // likewise
 
     explicit Scratch(const AttentionCall& call) {
         const int64_t record_floats = call.rows * (call.value_stride + kRecordTail);
         scores = reinterpret_cast<float*>(call.scratch);
-        weights = call.scratch + int64_t{call.rows} * kSpan;
-        totals = reinterpret_cast<float*>(weights + int64_t{call.rows} * kSpan);
+        totals = scores + int64_t{call.rows} * kSpan;
         records = totals + record_floats;
         keys = reinterpret_cast<uint32_t*>(records + record_floats);
         values = keys + kSpan * call.value_stride;
@@ -210,22 +213,26 @@ inline void attend_rows(const AttentionCall& call, const Span<Fmt, kKv>& span, c
     const Blocks keys = span.keys.from(first_block - span.first_block);
     const Blocks values = span.values.from(first_block - span.first_block);
     const uint32_t* queries = call.queries + first_row * call.query_stride;
-    const bool fetches = first_row == 0 && !span.kInt8;
+    const bool fetches = call.rows <= Products::kRows && !span.kInt8;  // more rows: others have fetched them lately
     products.score(call, {queries, call.query_stride, num_rows}, keys, num_blocks, fetches ? &values : nullptr,
                    scratch.scores + computed.first);
     const int64_t record_stride = call.value_stride + kRecordTail;
     records += first_row * record_stride;
+    // Rows are independent of each other: a loop for each of the two long chains of a row lets them overlap.
+    const auto scores = [&](int row) { return scratch.scores + row * kSpan; };
+    const auto record = [&](int row) { return Record(records + row * record_stride, call.value_stride); };
     for (int row = 0; row < num_rows; ++row) {
-        const Record record(records + row * record_stride, call.value_stride);
-        auto* row_weights = reinterpret_cast<typename Fmt::Element*>(scratch.weights) + row * kSpan;
-        float* row_scores = scratch.scores + row * kSpan;
-        if constexpr (span.kInt8) scale_row(span.scales->keys, computed, row_scores);
-        if (call.cap > 0.0f) cap_row(call, computed, row_scores);
-        weigh_row<Fmt>(row_scores, visible(row), computed, span.kInt8 ? span.scales->values : nullptr, row_weights,
-                       record.largest, record.sum);
+        if constexpr (span.kInt8) scale_row(span.scales->keys, computed, scores(row));
+        if (call.cap > 0.0f) cap_row(call, computed, scores(row));
+        record(row).largest = largest_score(scores(row), visible(row));
     }
-    const uint32_t* weights = scratch.weights + computed.first / Fmt::kPerWord;
-    products.weigh(call, {weights, kSpan / Fmt::kPerWord, num_rows}, values, num_blocks, records, record_stride);
+    for (int row = 0; row < num_rows; ++row) {
+        auto* weights = reinterpret_cast<typename Fmt::Element*>(scores(row));
+        record(row).sum = weigh_row<Fmt>(scores(row), visible(row), computed, record(row).largest,
+                                         span.kInt8 ? span.scales->values : nullptr, weights);
+    }
+    const uint32_t* weights = reinterpret_cast<uint32_t*>(scratch.scores) + computed.first / Fmt::kPerWord;
+    products.weigh(call, {weights, kSpan, num_rows}, values, num_blocks, records, record_stride);
 }
 
 // The records of all rows for one span.

@@ -9,11 +9,10 @@ namespace {
 // 2^x for x of -126 to 127, by a polynomial that is 2^f for |f| <= 1/2. Its coefficients, the highest power's first.
 template <typename... Coefficients>
 inline simd::Floats power_of_two_by(simd::Floats x, float first, Coefficients... others) {
-    const simd::Floats whole = simd::round_nearest(x);
-    const simd::Floats f = simd::sub(x, whole);
+    const simd::Floats f = simd::fraction(x);
     simd::Floats p = simd::broadcast(first);
     ((p = simd::fma(p, f, simd::broadcast(others))), ...);
-    return simd::scale_by_power(p, whole);
+    return simd::scale_by_power(p, simd::sub(x, f));
 }
 
 // 2^x. Below -126 it is 2^-126 at least, never a subnormal; exactly 1 at 0.

@@ -196,7 +196,7 @@ struct AttentionCall {
 // Words of scratch that an AttentionCall of `rows` rows needs: from int8, keys and values are widened there.
 inline int64_t attention_scratch_words(int rows, int64_t value_stride, KvFormat format) {
     const int64_t widened = format == KvFormat::kInt8 ? 2 * kSpan * value_stride : 0;
-    return widened + rows * (2 * kSpan + 2 * (value_stride + kRecordTail));
+    return widened + rows * (kSpan + 2 * (value_stride + kRecordTail));
 }
 
 // What reads and writes the cache of keys and values.

@@ -49,6 +49,9 @@ inline Floats keep_first(Floats x, int count, Floats other) {
 
 inline Floats round_nearest(Floats x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 
+// x less the integer that is nearest to it.
+inline Floats fraction(Floats x) { return sub(x, round_nearest(x)); }
+
 // x * 2^n, for n from -126 to 127.
 inline Floats scale_by_power(Floats x, Floats n) {
     const __m256i exponent = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);

@@ -42,6 +42,8 @@ inline Floats keep_first(Floats x, int count, Floats other) {
 }
 
 inline Floats round_nearest(Floats x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+// x less the integer that is nearest to it: an instruction less than by that integer.
+inline Floats fraction(Floats x) { return _mm512_reduce_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 inline Floats scale_by_power(Floats x, Floats n) { return _mm512_scalef_ps(x, n); }  // x * 2^n
 
 inline Floats load_int8(const int8_t* p) {

@@ -61,6 +61,9 @@ inline Floats round_nearest(Floats x) {
     return (x + magic) - magic;
 }
 
+// x less the integer that is nearest to it.
+inline Floats fraction(Floats x) { return sub(x, round_nearest(x)); }
+
 // x * 2^n, for n from -126 to 127.
 inline Floats scale_by_power(Floats x, Floats n) {
     const Integers exponent = (__builtin_convertvector(n, Integers) + 127) << 23;
