@@ -20,16 +20,18 @@ int64_t panel_grain(const Linear& linear, int64_t num_threads) {
     return 1;
 }
 
-// Replaces the call's input by integers.
+// Replaces the call's input by integers, as the kernel takes them.
 void quantize_input(Worker& worker, const Kernels& kernels, const ElementRows& quantized, LinearCall& call,
                     int64_t first_row, int64_t last_row) {
     const int64_t rows = last_row - first_row;
+    call.tiled_input = rows >= kernels.linears[static_cast<int>(call.linear.format)].tiled_from;
     const auto some = [&](int64_t first, int64_t last) {
         for (int64_t block = first; block < last; ++block) {
             const int64_t row = first_row + block * kLongRows;
             kernels.quantize({call.input + row * call.input_stride, call.input_stride,
                               static_cast<int>(std::min<int64_t>(kLongRows, last_row - row)), call.linear.in_features,
-                              call.linear.words, call.linear.format, quantized.row(row), quantized.stride_words});
+                              call.linear.words, call.linear.format, call.tiled_input, quantized.row(row),
+                              quantized.stride_words});
         }
     };
     const int64_t blocks = ceil_div(rows, kLongRows);

@@ -14,8 +14,10 @@ namespace {
 
 template <class Fmt>
 constexpr void use_integer_tiles(Kernels& kernels) {
-    kernels.linears[static_cast<int>(WeightFormat::kInt8)] = {amx::integer_linear<Fmt, Int8>, amx::kIntegerRows};
-    kernels.linears[static_cast<int>(WeightFormat::kInt4)] = {amx::integer_linear<Fmt, Int4>, amx::kIntegerRows};
+    kernels.linears[static_cast<int>(WeightFormat::kInt8)] = {amx::integer_linear<Fmt, Int8>, amx::kIntegerRows,
+                                                              amx::kFewIntegerRows};
+    kernels.linears[static_cast<int>(WeightFormat::kInt4)] = {amx::integer_linear<Fmt, Int4>, amx::kIntegerRows,
+                                                              amx::kFewIntegerRows};
 }
 
 constexpr Kernels amx_bf16_table() {

@@ -13,87 +13,101 @@ namespace {
 namespace amx {
 
 constexpr int kIntegerRows = 2 * kTileHeight;  // rows computed together
-static_assert(kLongRows == kTileHeight && kWordPadding == kTileWords);
+static_assert(kLongRows == kIntegerRows && kWordPadding == kTileWords);
+constexpr int64_t kLineBytes = kTileWords * sizeof(uint32_t);
 constexpr int kSumsOfTile = kTileHeight * kPanel;  // of rows of a tile, and all columns of a panel
 // Rows below which vectors of AVX-512 are faster, as measured.
 constexpr int64_t kFewIntegerRows = 4;
+
+// Rows that are multiplied together, tiled as LongRows are.
+struct RowBlock {
+    int64_t first;
+    int rows;
+    const uint32_t* bytes;  // [lines][rows][kTileWords]
+    const uint32_t* rest;   // of the first row
+    int64_t rest_stride;
+
+    RowBlock() = default;
+    RowBlock(const LinearCall& call, int64_t first_row, int num_rows) : first(first_row), rows(num_rows) {
+        const LongRows places(call.linear.words, call.input_stride, num_rows, true);
+        bytes = call.input + first_row * call.input_stride;
+        rest = bytes + places.rest;
+        rest_stride = places.rest_stride;
+    }
+
+    const uint32_t* tile(int64_t word, int row) const { return bytes + word * rows + row * kTileWords; }
+};
 
 // Integers of a block of rows on their way to the output.
 template <class Fmt>
 class Conversion {
 public:
-    explicit Conversion(const LinearCall& call)
-        : call_(call),
-          parts_{call.linear.words},
-          output_{call, 0},
-          accumulates_(call.epilogue == Epilogue::kAccumulate) {}
+    explicit Conversion(const LinearCall& call) : call_(call), output_{call, 0} {}
 
-    // The block's sums, [rows][kPanel], and those of the high bytes of its first rows and of the rest, null where there
-    // are none. They must stay until they are converted.
-    void begin(int64_t panel, int64_t row, int rows, const int32_t* sums, const int32_t* high,
-               const int32_t* lower_high) {
+    // The block's sums, [rows][kPanel], and those of its high bytes, null where there are none. They must stay until
+    // they are converted.
+    void begin(int64_t panel, const RowBlock& rows, const int32_t* sums, const int32_t* high) {
         output_.panel = panel;
-        in_output_ = sums_in_output(call_, panel);
-        first_row_ = row;
-        rows_ = rows;
+        block_ = rows;
         done_ = 0;
         sums_ = sums;
-        high_[0] = high;
-        high_[1] = lower_high;
+        high_ = high;
     }
 
     // Some of the rows that are left.
     void convert(int rows) {
-        for (const int end = done_ + rows < rows_ ? done_ + rows : rows_; done_ < end; ++done_) convert_row();
+        const int end = done_ + rows < block_.rows ? done_ + rows : block_.rows;
+        if (done_ == end) return;
+        output_.with_put([&](const auto& put) {
+            if (high_) {
+                convert_rows<true>(end, put);
+            } else {
+                convert_rows<false>(end, put);
+            }
+        });
+        done_ = end;
     }
 
-    void convert_rest() { convert(rows_); }
+    void convert_rest() { convert(block_.rows); }
 
 private:
-    static constexpr int kVectors = kPanel / simd::kWidth;
-    using Numbers = simd::Floats[kVectors];
+    using Product = typename PanelOutput<Fmt>::Product;
+    static constexpr int kVectors = PanelOutput<Fmt>::kVectors;
 
-    void convert_row() const {
-        const uint32_t* row = call_.input + (first_row_ + done_) * call_.input_stride;
-        Numbers numbers;
-        for (simd::Floats& vector : numbers) vector = simd::zero();
-        add(numbers, sums_ + done_ * kPanel, row[parts_.scale()]);
-        const int32_t* high = high_[done_ / kTileHeight];
-        if (high) add(numbers, high + done_ % kTileHeight * kPanel, row[parts_.high_scale()]);
-        const float* scales = call_.linear.scales + output_.panel * kPanel;
-        for (int v = 0; v < kVectors; ++v) numbers[v] = simd::mul(numbers[v], simd::load(scales + v * simd::kWidth));
-        put(numbers);
-    }
-
-    static void add(Numbers& numbers, const int32_t* integers, uint32_t scale_bits) {
-        const simd::Floats scale = simd::broadcast(bits_float(scale_bits));
+    template <bool kHigh, class Put>
+    void convert_rows(int last, const Put& put) const {
+        const int first = done_;
+        const int32_t* sums = sums_ + first * kPanel;
+        const int32_t* high = high_ + (kHigh ? first * kPanel : 0);
+        const uint32_t* rest = block_.rest + first * block_.rest_stride;
+        Product scales;
         for (int v = 0; v < kVectors; ++v) {
-            const simd::Words loaded = _mm512_load_si512(integers + v * simd::kWidth);
-            numbers[v] = simd::fma(simd::from_integers(loaded), scale, numbers[v]);
+            scales[v] = simd::load(call_.linear.scales + output_.panel * kPanel + v * simd::kWidth);
+        }
+        for (int i = first; i < last; ++i, rest += block_.rest_stride, sums += kPanel) {
+            Product product;
+            const simd::Floats scale = simd::broadcast(bits_float(rest[LongRow::kScale]));
+            for (int v = 0; v < kVectors; ++v) product[v] = simd::mul(number(sums, v), scale);
+            if constexpr (kHigh) {
+                const simd::Floats high_scale = simd::broadcast(bits_float(rest[LongRow::kHighScale]));
+                for (int v = 0; v < kVectors; ++v) product[v] = simd::fma(number(high, v), high_scale, product[v]);
+                high += kPanel;
+            }
+            for (int v = 0; v < kVectors; ++v) product[v] = simd::mul(product[v], scales[v]);
+            put(block_.first + i, product);
         }
     }
 
-    void put(const Numbers& numbers) const {
-        if (!in_output_) {
-            float product[kPanel];
-            for (int v = 0; v < kVectors; ++v) simd::store(product + v * simd::kWidth, numbers[v]);
-            return output_.row(first_row_ + done_, product);
-        }
-        float* output = static_cast<float*>(call_.output) + (first_row_ + done_) * call_.output_stride;
-        output += output_.panel * kPanel;
-        for (int v = 0; v < kVectors; ++v, output += simd::kWidth) {
-            simd::store(output, accumulates_ ? simd::add(simd::load(output), numbers[v]) : numbers[v]);
-        }
+    static simd::Floats number(const int32_t* integers, int vector) {
+        return simd::from_integers(_mm512_load_si512(integers + vector * simd::kWidth));
     }
 
     const LinearCall& call_;
-    LongRow parts_;
     PanelOutput<Fmt> output_;
-    bool accumulates_, in_output_ = false;
-    int64_t first_row_ = 0;
-    int rows_ = 0, done_ = 0;
+    RowBlock block_{};
+    int done_ = 0;
     const int32_t* sums_ = nullptr;
-    const int32_t* high_[2] = {};
+    const int32_t* high_ = nullptr;
 };
 
 // The tiles of a block's first 16 rows, or of the lower ones: sums of half a panel's columns each, and the rows' bytes.
@@ -120,7 +134,7 @@ struct SumTiles {
         }
     }
 
-    // Adds the products of rows of bytes, `stride` bytes apart. Rows are many times as long as weights stay in the
+    // Adds the products of rows of bytes, `stride` bytes apart. There are many times as many of them as stay in the
     // first-level cache: they are loaded past it.
     static void multiply(const uint32_t* rows, int64_t stride) {
         if constexpr (kLower) {
@@ -150,17 +164,16 @@ inline void load_codes(const uint32_t* codes) {
     _tile_loadd(7, codes + kTileWords, kPanelBytes);
 }
 
-// The sums of up to 32 rows (up to 16 unless kTwo) and words [first, last) of one panel, [rows][kPanel]: added to what
-// is there, unless they are the first ones. `codes` are those of word `first`. Tiles are configured. Meanwhile an
+// The sums of a block of rows (up to 16 unless kTwo) and words [first, last) of one panel, [rows][kPanel]: added to
+// what is there, unless they are the first ones. `codes` are those of word `first`. Tiles are configured. Meanwhile an
 // earlier conversion is done. Calls between the instructions of tiles would cost more than what is called, so there are
 // none.
 template <bool kTwo, class Fmt>
-__attribute__((flatten)) void add_products(const LinearCall& call, int64_t row, const uint32_t* codes, int64_t first,
-                                           int64_t last, Upcoming& upcoming, Conversion<Fmt>& behind, int32_t* sums) {
-    const uint32_t* upper = call.input + row * call.input_stride + first;
-    const uint32_t* lower = upper + kTileHeight * call.input_stride;
-    const int64_t input_bytes = call.input_stride * int64_t{sizeof(uint32_t)}, words = last - first;
-    const int behind_rows = static_cast<int>(ceil_div(kIntegerRows / 2, words / kTileWords));
+__attribute__((flatten)) void add_products(const RowBlock& block, const uint32_t* codes, int64_t first, int64_t last,
+                                           Upcoming& upcoming, Conversion<Fmt>& behind, int32_t* sums) {
+    const uint32_t* upper = block.tile(first, 0);
+    const int64_t words = last - first, step = kTileWords * block.rows;
+    const int behind_rows = static_cast<int>(ceil_div(kIntegerRows, words / kTileWords));
     int32_t* lower_sums = sums + kSumsOfTile;
     if (first == 0) {
         SumTiles<false>::clear();
@@ -169,13 +182,12 @@ __attribute__((flatten)) void add_products(const LinearCall& call, int64_t row, 
         SumTiles<false>::load(sums);
         if constexpr (kTwo) SumTiles<true>::load(lower_sums);
     }
-    for (int64_t word = 0; word < words; word += kTileWords) {
+    for (int64_t word = 0; word < words; word += kTileWords, upper += step) {
         upcoming.fetch();
         load_codes(codes + word * kPanel);
-        SumTiles<false>::multiply(upper + word, input_bytes);
+        SumTiles<false>::multiply(upper, kLineBytes);
         behind.convert(behind_rows);
-        if constexpr (kTwo) SumTiles<true>::multiply(lower + word, input_bytes);
-        behind.convert(behind_rows);
+        if constexpr (kTwo) SumTiles<true>::multiply(upper + kTileHeight * kTileWords, kLineBytes);
     }
     behind.convert_rest();  // its sums may lie where these go
     SumTiles<false>::store(sums);
@@ -200,15 +212,15 @@ template <class Fmt, class Scheme>
 class IntegerPanels {
 public:
     IntegerPanels(const LinearCall& call, int64_t first_row, int64_t last_row)
-        : call_(call), first_row_(first_row), last_row_(last_row), parts_{call.linear.words}, behind_(call) {
-        const int64_t words = parts_.words;
+        : call_(call), first_row_(first_row), last_row_(last_row), behind_(call) {
+        const int64_t words = call.linear.words;
         const bool is_whole = words <= kCachedWords || (blocks() == 1 && !Scheme::kSteps);
         part_ = is_whole ? words : round_up(ceil_div(words, ceil_div(words, kCachedWords)), kTileWords);
     }
 
     // Some of the sums may become output only with the next panel, or with `finish`.
     void run(int64_t panel) {
-        const int64_t words = parts_.words, panel_words = call_.linear.panel_words;
+        const int64_t words = call_.linear.words, panel_words = call_.linear.panel_words;
         panel_ = panel;
         weights_ = call_.linear.weights + panel * panel_words;
         codes_ = nullptr;
@@ -224,7 +236,7 @@ public:
                 for (int64_t row = some; row < end; row += kIntegerRows) {
                     const int rows = static_cast<int>(end - row < kIntegerRows ? end - row : kIntegerRows);
                     const int64_t slot = part_ < words ? (row - some) / kIntegerRows : turn_;
-                    add_part(row, rows, first, last, sums_ + slot * 2 * kSumsOfTile);
+                    add_part({call_, row, rows}, first, last, sums_ + slot * 2 * kSumsOfTile);
                 }
             }
         }
@@ -251,24 +263,25 @@ private:
         }
     }
 
-    void add_part(int64_t row, int rows, int64_t first, int64_t last, int32_t* sums) {
-        if (rows != configured_) configure_linear(rows);
-        configured_ = rows;
-        (rows > kTileHeight ? add_products<true, Fmt> : add_products<false, Fmt>)(call_, row, codes_, first, last,
-                                                                                  upcoming_, behind_, sums);
-        if (last < parts_.words) return;
-        const int32_t* high = high_sums<false>(row);
-        const int32_t* lower_high = rows > kTileHeight ? high_sums<true>(row + kTileHeight) : nullptr;
-        behind_.begin(panel_, row, rows, sums, high, lower_high);
+    void add_part(const RowBlock& block, int64_t first, int64_t last, int32_t* sums) {
+        if (block.rows != configured_) configure_linear(block.rows);
+        configured_ = block.rows;
+        const bool are_two = block.rows > kTileHeight;
+        (are_two ? add_products<true, Fmt> : add_products<false, Fmt>)(block, codes_, first, last, upcoming_, behind_,
+                                                                       sums);
+        if (last < call_.linear.words) return;
+        behind_.begin(panel_, block, sums, are_two ? high_sums<true>(block) : high_sums<false>(block));
         turn_ ^= 1;
     }
 
-    // The sums of high bytes of a tile of rows, from `row` on; null where there are none.
-    template <bool kLower>
-    const int32_t* high_sums(int64_t row) {
-        const HighBytes high(call_.input + row * call_.input_stride, parts_);
+    // The sums of the high bytes of a block of rows (up to 16 unless kTwo); null where there are none.
+    template <bool kTwo>
+    const int32_t* high_sums(const RowBlock& block) {
+        const HighBytes high(block.rest, call_.linear.words);
         if (high.count == 0) return nullptr;
-        SumTiles<kLower>::clear();
+        const int64_t row_bytes = block.rest_stride * int64_t{sizeof(uint32_t)};
+        SumTiles<false>::clear();
+        if constexpr (kTwo) SumTiles<true>::clear();
         for (int64_t place = 0; place < high.count; place += kTileWords) {
             uint32_t* codes = gathered_[place / kTileWords % 2];
             for (int i = 0; i < kTileWords; ++i) {
@@ -279,16 +292,19 @@ private:
             }
             asm volatile("" : : : "memory");
             load_codes(codes);
-            SumTiles<kLower>::multiply(high.bytes + place, call_.input_stride * int64_t{sizeof(uint32_t)});
+            SumTiles<false>::multiply(high.bytes + place, row_bytes);
+            if constexpr (kTwo) {
+                SumTiles<true>::multiply(high.bytes + place + kTileHeight * block.rest_stride, row_bytes);
+            }
         }
-        int32_t* sums = high_sums_[turn_] + (kLower ? kSumsOfTile : 0);
-        SumTiles<kLower>::store(sums);
+        int32_t* sums = high_sums_[turn_];
+        SumTiles<false>::store(sums);
+        if constexpr (kTwo) SumTiles<true>::store(sums + kSumsOfTile);
         return sums;
     }
 
     const LinearCall& call_;
     int64_t first_row_, last_row_;
-    LongRow parts_;
     int64_t part_;  // words that are multiplied with all rows before the next ones
     int64_t panel_ = 0;
     const uint32_t* weights_ = nullptr;  // the panel
@@ -307,7 +323,7 @@ private:
 template <class Fmt, class Scheme>
 void integer_linear(const LinearCall& call, int64_t first_row, int64_t last_row, int64_t first_panel,
                     int64_t last_panel) {
-    if (last_row - first_row < kFewIntegerRows) {
+    if (!call.tiled_input) {
         return postroad::integer_linear<Fmt, Scheme>(call, first_row, last_row, first_panel, last_panel);
     }
     IntegerPanels<Fmt, Scheme> panels(call, first_row, last_row);

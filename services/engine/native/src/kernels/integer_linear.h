@@ -36,7 +36,7 @@ struct Int4Groups {
 
 constexpr int64_t kIntegerAhead = 96 * kPanel;  // words: how far ahead the weights of a single tile are fetched
 
-// Rows of integers as `quantize` leaves them.
+// Rows of integers as `quantize` leaves them, not tiled.
 struct IntegerRows {
     const uint32_t* bytes;
     int64_t stride, words, groups;
@@ -60,12 +60,13 @@ struct HighBytes {
     uint32_t offset;
     float scale;
 
-    HighBytes(const uint32_t* row, const LongRow& parts)
-        : bytes(row + parts.high_bytes()),
-          words(row - row[parts.to_first()] + parts.high_words()),
-          count(row[parts.high_count()]),
-          offset(row[parts.high_offset()]),
-          scale(bits_float(row[parts.high_scale()])) {}
+    // rest: what follows the row's low bytes.
+    HighBytes(const uint32_t* rest, int64_t row_words)
+        : bytes(rest + LongRow::kHighBytes),
+          words(rest - rest[LongRow::kToFirst] + LongRow{row_words}.high_words()),
+          count(rest[LongRow::kHighCount]),
+          offset(rest[LongRow::kHighOffset]),
+          scale(bits_float(rest[LongRow::kHighScale])) {}
 };
 
 // What makes codes of kInt8 of the nibbles of a block of kInt4, for a vector of columns.
@@ -215,7 +216,7 @@ __attribute__((noinline)) void integer_tile(const LinearCall& call, int64_t row,
     }
     for (int r = 0; r < kRows; ++r) {
         if constexpr (kLong) {
-            add_high<Scheme>(HighBytes(rows.block(r, 0), LongRow{rows.words}), panel, column, sums[r]);
+            add_high<Scheme>(HighBytes(rows.scale(r, 0), rows.words), panel, column, sums[r]);
         }
         for (int v = 0; v < kVectors; ++v) simd::store(product + r * kPanel + column + v * simd::kWidth, sums[r][v]);
     }

@@ -12,7 +12,7 @@
 //   Integer activations: rows of [words] of four signed bytes, then [groups] of float32 scales of groups of neighbours,
 //     then as many offsets: what a group's sum contributes to a product because codes are multiplied as unsigned
 //     numbers (QuantizeCall). Where weights do not have scales of groups, a row is one group, a long row, and what one
-//     byte is too short for has a high byte, too (LongRow).
+//     byte is too short for has a high byte, too (LongRow). Many long rows are tiled (LongRows).
 //   Keys: blocks of 16 tokens, each [words of a head][16] words.
 //   Values: blocks of 16 tokens, each [words of 16 tokens][head_stride] words; a word holds neighbours in time.
 //   Keys and values in int8: likewise, with a byte for each element.
@@ -25,17 +25,17 @@
 
 namespace postroad {
 
-constexpr int kPanel = 32;        // output features of a packed panel
-constexpr int kBlock = 16;        // tokens of a block of keys or values
+constexpr int kPanel = 32;  // output features of a packed panel
+constexpr int kBlock = 16;  // tokens of a block of keys or values
 constexpr float kLog2E = 1.44269504088896340736f;
-constexpr int kSpan = 256;        // tokens whose attention scores are computed together: a multiple of kBlock
-constexpr int kWordPadding = 16;  // words: rows of activations, and of weights, are zero up to a multiple of this
-constexpr int kGroup = 32;        // neighbours along the input whose weights share a scale
-constexpr int kGroupWords = 8;    // of a group's bytes
-constexpr int kCodeBias = 128;    // from a signed code to the unsigned one that it is multiplied as
-constexpr int kLongRows = 16;       // long rows that have their high bytes in common places
+constexpr int kSpan = 256;           // tokens whose attention scores are computed together: a multiple of kBlock
+constexpr int kWordPadding = 16;     // words: rows of activations, and of weights, are zero up to a multiple of this
+constexpr int kGroup = 32;           // neighbours along the input whose weights share a scale
+constexpr int kGroupWords = 8;       // of a group's bytes
+constexpr int kCodeBias = 128;       // from a signed code to the unsigned one that it is multiplied as
+constexpr int kLongRows = 32;        // long rows that have their high bytes in common places
 constexpr float kHighStep = 128.0f;  // from one high byte to the next, in low ones
-constexpr int kRecordTail = 16;           // floats behind a row's partial attention: its maximum, its sum, and padding
+constexpr int kRecordTail = 16;      // floats behind a row's partial attention: its maximum, its sum, and padding
 
 enum class Epilogue {
     kStore,       // output = product + bias, float32
@@ -83,29 +83,44 @@ constexpr int64_t block_words(WeightFormat format) {
     return 0;
 }
 
-// A row that is one group, by the words of its parts, counted from its first one. A number is low + kHighStep * high, by
-// the row's scale. High bytes are rare, and mostly of the same few words in all rows, so each kLongRows of them list
+// What follows the low bytes of a row that is one group, by the words of its parts. A number is low + kHighStep * high,
+// by the row's scale. High bytes are rare, and mostly of the same few words in all rows, so each kLongRows of them list
 // these words: each row has its high bytes of the words that are in the list, zeros up to a multiple of kWordPadding.
 // Products of up to 2^17 low bytes, and as many high ones, are sums of 32 bits.
 struct LongRow {
-    int64_t words;  // of the low bytes, which are the row's first
+    int64_t words;  // of the low bytes
 
-    constexpr int64_t scale() const { return words; }
-    constexpr int64_t offset() const { return words + 1; }
-    constexpr int64_t high_offset() const { return words + 2; }
-    constexpr int64_t high_count() const { return words + 3; }  // words of the list
-    constexpr int64_t to_first() const { return words + 4; }    // words back to the row that has the list
-    constexpr int64_t high_scale() const { return words + 5; }  // kHighStep times the scale; 0: the row has none
-    constexpr int64_t high_bytes() const { return words + kWordPadding; }
-    constexpr int64_t high_words() const { return high_bytes() + words; }  // the list, as long as high bytes are
+    static constexpr int64_t kScale = 0;
+    static constexpr int64_t kOffset = 1;
+    static constexpr int64_t kHighOffset = 2;
+    static constexpr int64_t kHighCount = 3;  // words of the list
+    static constexpr int64_t kToFirst = 4;    // words back to the row that has the list
+    static constexpr int64_t kHighScale = 5;  // kHighStep times the scale; 0: the row has none
+    static constexpr int64_t kHighBytes = kWordPadding;
+    constexpr int64_t high_words() const { return kHighBytes + words; }  // the list, as long as high bytes are
     // Only while they are made: a bit for each word that has high bytes.
     constexpr int64_t has_high() const { return high_words() + words; }
     constexpr int64_t end() const { return has_high() + ceil_div(words, 32); }
 };
 
+// Up to kLongRows long rows. As they are, or tiled: the low bytes of all of them come first, a line of each row after
+// the other, so that tiles are read from successive addresses.
+struct LongRows {
+    int64_t line_stride;  // words from a line of a row's low bytes to its next one
+    int64_t row_stride;   // words from a row's line to the next row's
+    int64_t rest;         // words to what follows the low bytes of the first row (LongRow)
+    int64_t rest_stride;  // words from there to that of the next row
+
+    LongRows(int64_t words, int64_t stride, int rows, bool are_tiled)
+        : line_stride(are_tiled ? rows * kWordPadding : kWordPadding),
+          row_stride(are_tiled ? kWordPadding : stride),
+          rest(are_tiled ? rows * words : words),
+          rest_stride(are_tiled ? stride - words : stride) {}
+};
+
 // Words of an integer row.
 constexpr int64_t quantized_row_words(WeightFormat format, int64_t words) {
-    if (scales_features(format)) return LongRow{words}.end();
+    if (scales_features(format)) return words + LongRow{words}.end();
     return words + 2 * ceil_div(words, kGroupWords);
 }
 
@@ -118,6 +133,7 @@ struct QuantizeCall {
     int64_t size;
     int64_t words;  // of a row's bytes, a multiple of kWordPadding; bytes from `size` on become 0
     WeightFormat format;
+    bool tiles;             // long rows become tiled (LongRows)
     uint32_t* output;       // rows of [quantized_row_words(format, words)]. Offsets are scale * sum, float32, for
     int64_t output_stride;  // kInt4Groups, and -kCodeBias * sum, int32, otherwise.
 };
@@ -129,6 +145,7 @@ struct LinearCall {
     void* output;
     int64_t output_stride;  // floats or elements
     Epilogue epilogue;
+    bool tiled_input = false;  // LongRows, each kLongRows of them from the first row of `run` on
 };
 
 struct RmsNormCall {
@@ -208,7 +225,10 @@ struct KvKernels {
 struct LinearKernel {
     // Rows [first_row, last_row) of panels [first_panel, last_panel).
     void (*run)(const LinearCall&, int64_t first_row, int64_t last_row, int64_t first_panel, int64_t last_panel);
-    int row_tile;  // rows that it computes together at best
+    int row_tile;                      // rows that it computes together at best
+    int64_t tiled_from = kNeverTiled;  // rows from which on it takes integers in tiles
+
+    static constexpr int64_t kNeverTiled = INT64_MAX;
 };
 
 struct Kernels {

@@ -37,6 +37,8 @@ struct PanelColumns {
 template <class Fmt>
 struct PanelOutput {
     using Element = typename Fmt::Element;
+    static constexpr int kVectors = kPanel / simd::kWidth;
+    using Product = simd::Floats[kVectors];  // of a row
 
     const LinearCall& call;
     int64_t panel;
@@ -45,54 +47,72 @@ struct PanelOutput {
 
     // product: [count][kPanel], of rows from `first` on.
     void rows(int64_t first, int count, const float* product) const {
+        with_put([&](const auto& put) {
+            for (int r = 0; r < count; ++r) {
+                Product vectors;
+                for (int v = 0; v < kVectors; ++v) vectors[v] = simd::load(product + r * kPanel + v * simd::kWidth);
+                put(first + r, vectors);
+            }
+        });
+    }
+
+    // Calls body(put). put(row, product) does what the epilogue says.
+    template <class Body>
+    void with_put(const Body& body) const {
+        const auto gated_by = [&](const auto& activation) {
+            body([&](int64_t row, const Product& product) { gated(row, product, activation); });
+        };
         switch (call.epilogue) {
             case Epilogue::kStore:
-                return floats<false>(first, count, product);
+                return body([&](int64_t row, const Product& product) { floats<false>(row, product); });
             case Epilogue::kAccumulate:
-                return floats<true>(first, count, product);
+                return body([&](int64_t row, const Product& product) { floats<true>(row, product); });
             case Epilogue::kSiluMul:
-                return gated(first, count, product, silu);
+                return gated_by(silu);
             case Epilogue::kGeluMul:
-                return gated(first, count, product, gelu_tanh);
+                return gated_by(gelu_tanh);
         }
     }
 
     // Fetches where the row goes.
     void fetch(int64_t row) const {
         if (call.epilogue == Epilogue::kStore || call.epilogue == Epilogue::kAccumulate) {
-            const float* output = static_cast<const float*>(call.output) + row * call.output_stride + panel * kPanel;
-            for (int column = 0; column < kPanel; column += kLine) simd::prefetch(output + column);
+            for (int column = 0; column < kPanel; column += kLine) simd::prefetch(floats_of(row) + column);
         } else {
-            simd::prefetch(static_cast<const Element*>(call.output) + row * call.output_stride + panel * (kPanel / 2));
+            simd::prefetch(elements_of(row));
         }
     }
 
 private:
-    const float* bias() const { return call.linear.bias ? call.linear.bias + panel * kPanel : nullptr; }
+    float* floats_of(int64_t row) const {
+        return static_cast<float*>(call.output) + row * call.output_stride + panel * kPanel;
+    }
 
-    static simd::Floats biased(const float* product, const float* bias, int column) {
-        const simd::Floats x = simd::load(product + column);
-        return bias ? simd::add(x, simd::load(bias + column)) : x;
+    Element* elements_of(int64_t row) const {
+        return static_cast<Element*>(call.output) + row * call.output_stride + panel * (kPanel / 2);
+    }
+
+    simd::Floats biased(const Product& product, int vector) const {
+        if (!call.linear.bias) return product[vector];
+        return simd::add(product[vector], simd::load(call.linear.bias + panel * kPanel + vector * simd::kWidth));
     }
 
     template <bool kAccumulate>
-    void floats(int64_t first, int count, const float* product) const {
-        const float* panel_bias = bias();
-        const int64_t stride = call.output_stride;
-        float* output = static_cast<float*>(call.output) + first * stride + panel * kPanel;
+    void floats(int64_t row, const Product& product) const {
+        float* output = floats_of(row);
         const int64_t features = call.linear.out_features - panel * kPanel;
-        for (int r = 0; r < count; ++r, output += stride, product += kPanel) {
-            for (int column = 0; column < kPanel && column < features; column += simd::kWidth) {
-                const simd::Floats x = biased(product, panel_bias, column);
-                if (column + simd::kWidth <= features) {
-                    simd::store(output + column, kAccumulate ? simd::add(simd::load(output + column), x) : x);
-                } else {
-                    cut<kAccumulate>(output + column, x, static_cast<int>(features) - column);
-                }
+        for (int v = 0; v < kVectors; ++v, output += simd::kWidth) {
+            const simd::Floats x = biased(product, v);
+            const int64_t left = features - v * simd::kWidth;
+            if (left >= simd::kWidth) {
+                simd::store(output, kAccumulate ? simd::add(simd::load(output), x) : x);
+            } else {
+                cut<kAccumulate>(output, x, static_cast<int>(left));
             }
         }
     }
 
+    // Nothing where `count` is not positive.
     template <bool kAccumulate>
     static void cut(float* output, simd::Floats x, int count) {
         float lanes[simd::kWidth];
@@ -101,17 +121,12 @@ private:
     }
 
     template <class Activation>
-    void gated(int64_t first, int count, const float* product, const Activation& activation) const {
-        constexpr int kPairs = kPanel / 2;
-        const float* panel_bias = bias();
-        const int64_t stride = call.output_stride;
-        Element* output = static_cast<Element*>(call.output) + first * stride + panel * kPairs;
-        for (int r = 0; r < count; ++r, output += stride, product += kPanel) {
-            for (int column = 0; column < kPairs; column += simd::kWidth) {
-                const simd::Floats up = biased(product, panel_bias, kPairs + column);
-                const simd::Floats gate = activation(biased(product, panel_bias, column));
-                simd::store_elements(output + column, simd::mul(gate, up));
-            }
+    void gated(int64_t row, const Product& product, const Activation& activation) const {
+        constexpr int kHalf = kVectors / 2;
+        Element* output = elements_of(row);
+        for (int v = 0; v < kHalf; ++v) {
+            const simd::Floats gate = activation(biased(product, v));
+            simd::store_elements(output + v * simd::kWidth, simd::mul(gate, biased(product, kHalf + v)));
         }
     }
 };

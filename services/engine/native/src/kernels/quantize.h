@@ -74,15 +74,25 @@ inline float largest_of_byte(const Magnitudes& found, int64_t size) {
     return spread > least ? spread : least;
 }
 
+// Bytes of a row, a line of which may lie apart from the next one.
+struct Bytes {
+    int8_t* first;
+    int64_t line_stride = kLineBytes;
+
+    static constexpr int64_t kLineBytes = kWordPadding * kWordBytes;
+
+    int8_t* at(int64_t i) const { return first + i / kLineBytes * line_stride + i % kLineBytes; }
+};
+
 // Bytes of a group, none of which needs more than one, counted from the row's first one. Returns their sum.
 template <class Element>
-inline float put_bytes(const Group<Element>& group, float inverse, int8_t* bytes) {
+inline float put_bytes(const Group<Element>& group, float inverse, Bytes bytes) {
     const simd::Floats inverses = simd::broadcast(inverse);
     simd::Floats sums = simd::zero();  // exact
     group.for_each([&](simd::Floats x, int64_t i) {
         const simd::Floats low = simd::round_nearest(simd::mul(x, inverses));
         sums = simd::add(sums, low);
-        simd::store_bytes(bytes + i, low);
+        simd::store_bytes(bytes.at(i), low);
     });
     return simd::sum(sums);
 }
@@ -99,10 +109,10 @@ struct LowHighSums {
     float low, high;
 };
 
-// Likewise where some need a high byte, too. High bytes go where their low ones are, counted from the row's first one;
+// Likewise where some need a high byte, too. High bytes lie one after another, counted from the row's first one;
 // has_high gets a bit for each word that has any.
 template <class Element>
-inline LowHighSums put_low_and_high_bytes(const Group<Element>& group, float inverse, int8_t* low_bytes,
+inline LowHighSums put_low_and_high_bytes(const Group<Element>& group, float inverse, Bytes low_bytes,
                                           int8_t* high_bytes, uint32_t* has_high) {
     const int largest_code = static_cast<int>(float_bits(kLargestCode));
     const simd::Floats inverses = simd::broadcast(inverse);
@@ -121,7 +131,7 @@ inline LowHighSums put_low_and_high_bytes(const Group<Element>& group, float inv
             }
         }
         low_sums = simd::add(low_sums, low);
-        simd::store_bytes(low_bytes + i, low);
+        simd::store_bytes(low_bytes.at(i), low);
     });
     return {simd::sum(low_sums), simd::sum(high_sums)};
 }
@@ -131,35 +141,35 @@ inline uint32_t code_offset(float sum) {
     return static_cast<uint32_t>(-kCodeBias * (sum == sum ? static_cast<int32_t>(sum) : 0));
 }
 
-// A long row but for the list of words that have high bytes; those it has are marked.
+// A long row but for the list of words that have high bytes; those it has are marked. rest: what follows the low bytes.
 template <class Element>
-inline void quantize_long_row(const Group<Element>& group, const LongRow& parts, uint32_t* output) {
-    uint32_t* has_high = output + parts.has_high();
+inline void quantize_long_row(const Group<Element>& group, const LongRow& parts, Bytes bytes, uint32_t* rest) {
+    uint32_t* has_high = rest + parts.has_high();
     std::memset(has_high, 0, kWordBytes * (parts.end() - parts.has_high()));
     const Magnitudes found = magnitudes(group);
     const float top = largest_of_byte(found, group.size);
     const Scale scale(top, found.largest);
-    auto* bytes = reinterpret_cast<int8_t*>(output);
     LowHighSums sums{};
     const bool has_any = top < bits_float(found.largest) && scale.inverse > 0.0f;
     if (has_any) {
-        auto* high_bytes = reinterpret_cast<int8_t*>(output + parts.high_bytes());
+        auto* high_bytes = reinterpret_cast<int8_t*>(rest + LongRow::kHighBytes);
         sums = put_low_and_high_bytes(group, scale.inverse, bytes, high_bytes, has_high);
     } else {
         sums.low = put_bytes(group, scale.inverse, bytes);
     }
-    output[parts.scale()] = float_bits(scale.scale);
-    output[parts.offset()] = code_offset(sums.low);
-    output[parts.high_offset()] = code_offset(sums.high);
-    output[parts.high_scale()] = float_bits(has_any ? scale.scale * kHighStep : 0.0f);
+    rest[LongRow::kScale] = float_bits(scale.scale);
+    rest[LongRow::kOffset] = code_offset(sums.low);
+    rest[LongRow::kHighOffset] = code_offset(sums.high);
+    rest[LongRow::kHighScale] = float_bits(has_any ? scale.scale * kHighStep : 0.0f);
 }
 
 // Lists the words that have high bytes in any of the rows, and moves each row's high bytes to their places in the list.
-inline void gather_high_words(const LongRow& parts, int rows, uint32_t* output, int64_t stride) {
-    uint32_t* list = output + parts.high_words();
+// rest: what follows the first row's low bytes.
+inline void gather_high_words(const LongRow& parts, int rows, uint32_t* rest, int64_t stride) {
+    uint32_t* list = rest + parts.high_words();
     int64_t count = 0;
     for (int64_t some = 0; some < parts.words; some += 32) {
-        const uint32_t* marks = output + parts.has_high() + some / 32;
+        const uint32_t* marks = rest + parts.has_high() + some / 32;
         uint32_t left = 0;
         for (int row = 0; row < rows; ++row) left |= marks[row * stride];
         for (; left != 0; left &= left - 1, ++count) {
@@ -167,7 +177,7 @@ inline void gather_high_words(const LongRow& parts, int rows, uint32_t* output, 
             const int64_t word = some + bit;
             list[count] = static_cast<uint32_t>(word);
             for (int row = 0; row < rows; ++row) {  // a place in the list is never behind the word's own
-                uint32_t* high = output + row * stride + parts.high_bytes();
+                uint32_t* high = rest + row * stride + LongRow::kHighBytes;
                 high[count] = marks[row * stride] >> bit & 1 ? high[word] : 0;
             }
         }
@@ -175,10 +185,10 @@ inline void gather_high_words(const LongRow& parts, int rows, uint32_t* output, 
     const int64_t end = round_up(count, kWordPadding);
     for (int64_t place = count; place < end; ++place) list[place] = 0;
     for (int row = 0; row < rows; ++row) {
-        uint32_t* first = output + row * stride;
-        first[parts.high_count()] = static_cast<uint32_t>(count);
-        first[parts.to_first()] = static_cast<uint32_t>(row * stride);
-        std::memset(first + parts.high_bytes() + count, 0, kWordBytes * (end - count));
+        uint32_t* first = rest + row * stride;
+        first[LongRow::kHighCount] = static_cast<uint32_t>(count);
+        first[LongRow::kToFirst] = static_cast<uint32_t>(row * stride);
+        std::memset(first + LongRow::kHighBytes + count, 0, kWordBytes * (end - count));
     }
 }
 
@@ -191,26 +201,34 @@ inline void quantize_groups(const Element* input, const QuantizeCall& call, uint
         const Group<Element> group{input, call.size, g * kGroup, (g + 1) * kGroup};
         const uint32_t largest = magnitudes(group).largest;
         const Scale scale(bits_float(largest), largest);
-        const float sum = put_bytes(group, scale.inverse, reinterpret_cast<int8_t*>(output));
+        const float sum = put_bytes(group, scale.inverse, Bytes{reinterpret_cast<int8_t*>(output)});
         scales[g] = float_bits(scale.scale);
         offsets[g] = call.format == WeightFormat::kInt4Groups ? float_bits(scale.scale * sum) : code_offset(sum);
     }
 }
 
+template <class Element>
+inline void quantize_long_rows(const QuantizeCall& call) {
+    const LongRow parts{call.words};
+    const LongRows places(call.words, call.output_stride, call.rows, call.tiles);
+    uint32_t* rest = call.output + places.rest;
+    for (int row = 0; row < call.rows; ++row) {
+        const auto* input = reinterpret_cast<const Element*>(call.input + row * call.input_stride);
+        auto* bytes = reinterpret_cast<int8_t*>(call.output + row * places.row_stride);
+        quantize_long_row(Group<Element>{input, call.size, 0, call.words * kWordBytes}, parts,
+                          {bytes, places.line_stride * kWordBytes}, rest + row * places.rest_stride);
+    }
+    gather_high_words(parts, call.rows, rest, places.rest_stride);
+}
+
 template <class Fmt>
 void quantize(const QuantizeCall& call) {
     using Element = typename Fmt::Element;
-    const LongRow parts{call.words};
+    if (scales_features(call.format)) return quantize_long_rows<Element>(call);
     for (int row = 0; row < call.rows; ++row) {
         const auto* input = reinterpret_cast<const Element*>(call.input + row * call.input_stride);
-        uint32_t* output = call.output + row * call.output_stride;
-        if (scales_features(call.format)) {
-            quantize_long_row(Group<Element>{input, call.size, 0, call.words * kWordBytes}, parts, output);
-        } else {
-            quantize_groups(input, call, output);
-        }
+        quantize_groups(input, call, call.output + row * call.output_stride);
     }
-    if (scales_features(call.format)) gather_high_words(parts, call.rows, call.output, call.output_stride);
 }
 
 }  // namespace
