@@ -276,9 +276,9 @@ void register_model(nb::module_& module) {
             "token_ids, positions: [n]; sequence_offsets: [s + 1]; context_lengths: [s], this step's tokens included;\n"
             "page_table: [total], page_table_offsets: [s + 1]; logit_rows: [m], rows of token_ids; state_rows: [k],\n"
             "rows whose last states are kept until the next step, for `states` and `state_logits`.\n"
-            "Returns float32 [m, vocab_size] as a buffer, valid until the next step. Raises ValueError for arguments that do not\n"
-            "fit together, TypeError for numbers beyond int32, IndexError for ids, pages or rows out of range, RuntimeError\n"
-            "before finish.")
+            "Returns float32 [m, vocab_size] as a buffer, valid until the next step. Raises ValueError for arguments that\n"
+            "do not fit together, TypeError for numbers beyond int32, IndexError for ids, pages or rows out of range,\n"
+            "RuntimeError before finish.")
         .def("states", &states, "Of the last step's state rows what the head takes: float32 [k, hidden_size].")
         .def("state_logits", &state_logits, nb::arg("first"), nb::arg("count"),
              "Logits of `count` of the last step's state rows, from `first` on: float32 [count, vocab_size].\n"
