@@ -10,6 +10,7 @@ from dataclasses import replace
 import grpc
 from google.protobuf.message import Message
 
+from services.common.open_call import send
 from services.common.request_context import RequestContext
 from services.gateway.replicas import Engine
 from services.pb.postroad.v1 import detokenizer_pb2
@@ -27,9 +28,9 @@ class GenerateCall:
         engine.in_flight += 1
 
     async def send(self, request: detokenizer_pb2.GenerateTextRequest) -> None:
-        """Sends the one message. Where the call has failed, `read` says why."""
+        """Sends the one message. Where the call has failed, `read` says why. Raises AioRpcError."""
+        await send(self._call, request)
         with suppress(InvalidStateError):
-            await self._call.write(request)
             await self._call.done_writing()
 
     def read(self) -> Awaitable[object]:
