@@ -68,7 +68,7 @@ void ThreadPool::Signal::advance() {
     if (sleepers.value.load() != 0) futex_wake_all(value);
 }
 
-ThreadPool::ThreadPool(int size) : size_(size), taken_(size) {
+ThreadPool::ThreadPool(int size) : size_(size), binding_(size), taken_(size) {
     for (int index = 1; index < size; ++index) threads_.emplace_back([this, index] { serve(index); });
 }
 
@@ -79,19 +79,23 @@ ThreadPool::~ThreadPool() {
 }
 
 void ThreadPool::run(const std::function<void(Worker&)>& body) {
+    binding_.begin();
     body_ = &body;
     start_.advance();
     Worker worker(*this, 0);
     body(worker);
     worker.barrier();  // `body` may be gone once this returns
+    binding_.end();
 }
 
 void ThreadPool::serve(int index) {
     Worker worker(*this, index);
     Expected none;
+    bool is_bound = false;
     for (uint32_t seen = 0;; ++seen) {
         start_.wait_while(seen, none);
         if (stopping_) return;
+        binding_.follow(index, is_bound);
         (*body_)(worker);
         worker.barrier();
     }

@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "cpu_binding.h"
+
 namespace postroad {
 
 class ThreadPool;
@@ -98,6 +100,7 @@ private:
     void open();
 
     const int size_;
+    CpuBinding binding_;
     const std::function<void(Worker&)>* body_ = nullptr;
     bool stopping_ = false;
     Signal start_;    // one more with each run

@@ -1,0 +1,73 @@
+"""Threads of a step keep to a CPU each, where there is one for each, and give that up while others need the CPUs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import postroad_native
+import pytest
+
+from tests.engine.models.reference import FAMILIES
+from tests.engine.native.stepping import native_model, plan, step
+
+ALLOWED = os.sched_getaffinity(0)
+PATIENCE = 60.0  # seconds
+
+pytestmark = pytest.mark.skipif(len(ALLOWED) < 2, reason="needs two CPUs")
+
+
+def _threads() -> set[int]:
+    return {int(task.name) for task in Path("/proc/self/task").iterdir()}
+
+
+@contextmanager
+def _model(threads: int) -> Iterator[tuple[postroad_native.Model, set[int]]]:
+    """A model, and the threads that it made: of its pool, and one that gets its memory ready."""
+    before = _threads()
+    model = native_model(FAMILIES["llama"], threads=threads)
+    yield model, _threads() - before
+
+
+def _affinities(threads: set[int]) -> list[set[int]]:
+    """Of those that still live."""
+    return [os.sched_getaffinity(thread) for thread in threads & _threads()]
+
+
+def _step_until(model: postroad_native.Model, condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        step(model, plan([1, 2, 3], [0]))
+
+
+def test_as_many_threads_as_cpus_have_a_cpu_each() -> None:
+    with _model(len(ALLOWED)) as (model, threads):
+        own = [{cpu} for cpu in sorted(ALLOWED)[1:]]  # the first one is for the thread that calls
+        _step_until(model, lambda: all(cpus in _affinities(threads) for cpus in own))
+        assert os.sched_getaffinity(0) == ALLOWED  # which is bound only during the step
+
+
+def test_fewer_threads_than_cpus_run_anywhere() -> None:
+    with _model(len(ALLOWED) - 1) as (model, threads):
+        step(model, plan([1, 2, 3], [0]))
+        assert all(cpus == ALLOWED for cpus in _affinities(threads))
+
+
+def test_threads_that_lack_time_are_set_free_until_they_have_it_again() -> None:
+    with _model(len(ALLOWED)) as (model, threads):
+        bound = lambda: {min(map(len, _affinities(threads)))} == {1}  # noqa: E731
+        _step_until(model, bound)
+        neighbours = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * len(ALLOWED))]
+        try:
+            _step_until(model, lambda: not bound())
+        finally:
+            for neighbour in neighbours:
+                neighbour.kill()
+                neighbour.wait()
+        _step_until(model, bound)
