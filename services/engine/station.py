@@ -20,7 +20,7 @@ from services.engine.engine import Engine
 from services.engine.errors import StartupError
 from services.engine.executor.errors import ExecutorLost
 from services.engine.executor.scripted import ScriptError
-from services.engine.grammar.compiler import GrammarCompiler
+from services.engine.grammar.bounded import BoundedCompiler
 from services.engine.grammar.library import GrammarLibrary
 from services.engine.loading.errors import LoadingError
 from services.engine.loading.files import ModelFiles
@@ -169,8 +169,8 @@ class EngineStation:
         )
 
     def _open_grammars(self, files: ModelFiles) -> GrammarLibrary:
-        def make_compiler() -> GrammarCompiler:
-            return GrammarCompiler(files.tokenizer_files["tokenizer.json"], files.vocab_size, files.eos_token_ids)
+        def make_compiler() -> BoundedCompiler:
+            return BoundedCompiler(files.tokenizer_files["tokenizer.json"], files.vocab_size, files.eos_token_ids)
 
         settings = self._settings
         return GrammarLibrary(

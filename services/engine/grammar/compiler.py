@@ -1,7 +1,8 @@
 """A form → a grammar over the model's vocabulary, by llguidance.
 
-llguidance bounds the work itself, in steps and not in seconds, and refuses keywords of JSON Schema that it does not
-enforce. It holds no torch and takes a grammar in a millisecond, since masks are computed when they are needed.
+llguidance bounds most of the work itself, in steps and not in seconds; bounded.py sees to the rest. It refuses keywords
+of JSON Schema that it does not enforce, holds no torch, and takes a usual grammar in a millisecond, since masks are
+computed when they are needed.
 """
 
 from __future__ import annotations

@@ -10,12 +10,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from services.common.errors import InvalidArgument, QueueFull
-from services.engine.grammar.compiler import CompiledGrammar, GrammarCompiler
+from services.engine.grammar.bounded import BoundedCompiler, is_costly
+from services.engine.grammar.compiler import CompiledGrammar
 from services.engine.grammar.form import OutputForm
 from services.engine.metrics import EngineMetrics
 
 MAX_PENDING = 64  # forms that are compiled or wait for it
-THREADS = 2
+MAX_COSTLY = 8  # of these, forms that may take seconds
+THREADS = 2  # for either kind: nobody's form waits for the costly ones but those themselves
 
 
 @dataclass(slots=True, eq=False)
@@ -30,7 +32,7 @@ class GrammarLibrary:
     """All methods are called on the event loop. Grammars stay while they fit, least recently used ones go first."""
 
     def __init__(
-        self, make_compiler: Callable[[], GrammarCompiler], cache_bytes: int, timeout: float, metrics: EngineMetrics
+        self, make_compiler: Callable[[], BoundedCompiler], cache_bytes: int, timeout: float, metrics: EngineMetrics
     ) -> None:
         """`make_compiler` is called in a thread for the first grammar; what it raises is told to all requests that have
         one. timeout: seconds that a request waits for its grammar.
@@ -40,7 +42,9 @@ class GrammarLibrary:
         self._timeout = timeout
         self._metrics = metrics
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="grammar")
-        self._compiler: Future[GrammarCompiler] | None = None
+        self._costly_pool = ThreadPoolExecutor(THREADS, thread_name_prefix="costly-grammar")
+        self._num_costly = 0
+        self._compiler: Future[BoundedCompiler] | None = None
         self._pending: dict[OutputForm, _Compilation] = {}
         self._cached: OrderedDict[OutputForm, CompiledGrammar] = OrderedDict()
         self._num_bytes = 0
@@ -74,7 +78,8 @@ class GrammarLibrary:
 
     def close(self) -> None:
         """Compiles no more; what is in a thread now runs to its end there."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._pool, self._costly_pool):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def _begin(self, form: OutputForm) -> _Compilation:
         if len(self._pending) >= MAX_PENDING:
@@ -86,16 +91,25 @@ class GrammarLibrary:
 
     async def _compile(self, form: OutputForm) -> CompiledGrammar:
         compiler = self._compiler = self._compiler or self._pool.submit(self._make_compiler)
-        compilation = self._pending[form]
+        run = asyncio.get_running_loop().run_in_executor
+        if not await run(self._pool, is_costly, form):
+            return await run(self._pool, self._work, form, compiler, False)
+        if self._num_costly >= MAX_COSTLY:
+            raise QueueFull(f"{MAX_COSTLY} grammars that may take long are being compiled; try again later")
+        self._num_costly += 1
+        try:
+            return await run(self._costly_pool, self._work, form, compiler, True)
+        finally:
+            self._num_costly -= 1
 
-        def work() -> CompiledGrammar:
-            compilation.started = True
-            began = time.perf_counter()
-            grammar = _result(compiler, form).compile(form)
-            self._metrics.grammar_compiled(time.perf_counter() - began)
-            return grammar
-
-        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+    def _work(self, form: OutputForm, future: Future[BoundedCompiler], costly: bool) -> CompiledGrammar:
+        """In a thread."""
+        self._pending[form].started = True
+        began = time.perf_counter()
+        compiler = _result(future, form)
+        grammar = compiler.compile_costly(form) if costly else compiler.compile(form)
+        self._metrics.grammar_compiled(time.perf_counter() - began)
+        return grammar
 
     def _finish(self, form: OutputForm, task: asyncio.Task[CompiledGrammar]) -> None:
         del self._pending[form]
@@ -109,7 +123,7 @@ class GrammarLibrary:
             self._num_bytes -= oldest.num_bytes
 
 
-def _result(compiler: Future[GrammarCompiler], form: OutputForm) -> GrammarCompiler:
+def _result(compiler: Future[BoundedCompiler], form: OutputForm) -> BoundedCompiler:
     try:
         return compiler.result()
     except Exception as error:  # of a package that promises no types

@@ -13,6 +13,12 @@ _LIMITS = tuple(
         (r"too many states: \d+ >= (\d+)", "it takes more than {0} states to tell its texts apart"),
         (r"\(grammar\) too big \(limit for this grammar: (\d+)\)", "reading its patterns takes more than {0} steps"),
         (r"\(number of symbols\) too big \(limit for this grammar: (\d+)\)", "it has more than {0} rules and patterns"),
+        (
+            r"fuel exhausted when checking relevance of lexemes \((\d+)\)",
+            "reading its patterns takes more than {0} steps",
+        ),
+        (r"lexer precomputation failed", "reading its patterns takes too many steps"),
+        (r"too many expressions constructed", "at one place it takes too many steps to find what its patterns allow"),
         (r"Unable to determine if regex is empty", "its patterns are too large to tell whether a text fits them all"),
     )
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import AsyncIterator, Callable
 
@@ -10,9 +11,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from services.common.errors import InvalidArgument, QueueFull
+from services.engine.grammar.bounded import BoundedCompiler
 from services.engine.grammar.compiler import CompiledGrammar, GrammarCompiler
 from services.engine.grammar.form import OutputForm
-from services.engine.grammar.library import MAX_PENDING, GrammarLibrary
+from services.engine.grammar.library import MAX_COSTLY, MAX_PENDING, GrammarLibrary
 from services.engine.metrics import EngineMetrics
 from tests.support.polling import WAIT_SECONDS, until
 
@@ -21,6 +23,11 @@ MIB = 2**20
 
 def regex(text: str) -> OutputForm:
     return OutputForm("regex", text)
+
+
+def costly(number: int) -> OutputForm:
+    """Costly by its length alone."""
+    return OutputForm("json_schema", json.dumps({"const": number, "title": "a" * 40_000}))
 
 
 class Gate:
@@ -33,6 +40,16 @@ class Gate:
     def compile(self, form: OutputForm) -> CompiledGrammar:
         assert self.opened.wait(WAIT_SECONDS)
         return self._compiler.compile(form)
+
+
+class CostlyGate(Gate):
+    """Lets costly forms alone wait."""
+
+    def compile(self, form: OutputForm) -> CompiledGrammar:
+        return self._compiler.compile(form)
+
+    def compile_costly(self, form: OutputForm) -> CompiledGrammar:
+        return super().compile(form)
 
 
 class Shelf:
@@ -142,4 +159,30 @@ async def test_a_tokenizer_that_cannot_be_used_refuses_every_form() -> None:
     for _ in range(2):
         with pytest.raises(InvalidArgument, match="not possible with this model's tokenizer"):
             await shelf.library.get(regex("a"))
+    shelf.library.close()
+
+
+async def test_costly_forms_keep_no_other_waiting_and_are_few(compiler: GrammarCompiler) -> None:
+    gate = CostlyGate(compiler)
+    shelf = Shelf(lambda: gate)
+    calls = [asyncio.create_task(shelf.library.get(costly(n))) for n in range(1, MAX_COSTLY + 2)]
+    refused, _ = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+    assert [type(call.exception()) for call in refused] == [QueueFull]
+    assert (await shelf.library.get(regex("a"))).form == regex("a")
+    assert shelf.library.num_pending == MAX_COSTLY
+    gate.opened.set()
+    await asyncio.wait(calls)
+    assert sum(call.exception() is None for call in calls) == MAX_COSTLY
+    shelf.library.close()
+
+
+async def test_another_form_is_served_while_one_is_found_to_take_too_long(bounded_compiler: BoundedCompiler) -> None:
+    shelf = Shelf(lambda: bounded_compiler)
+    form = OutputForm("json_schema", json.dumps({"type": "integer", "multipleOf": 9_999_991}))
+    call = asyncio.create_task(shelf.library.get(form))
+    assert (await shelf.library.get(regex("a"))).form == regex("a")
+    assert not call.done()
+    with pytest.raises(InvalidArgument, match="it takes more than 2 s of CPU time to compile"):
+        await call
+    assert shelf.library.num_pending == 0
     shelf.library.close()

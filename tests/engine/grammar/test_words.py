@@ -23,6 +23,18 @@ from services.engine.grammar.words import told
             "grammar size (number of symbols) too big (limit for this grammar: 500000)",
             "it has more than 500000 rules and patterns",
         ),
+        (
+            "fuel exhausted when checking relevance of lexemes (1000000)",
+            "reading its patterns takes more than 1000000 steps",
+        ),
+        (
+            "lexer precomputation failed; either increase limits.initial_lexer_fuel or disable it",
+            "reading its patterns takes too many steps",
+        ),
+        (
+            "lexer error: too many expressions constructed",
+            "at one place it takes too many steps to find what its patterns allow",
+        ),
         ("lexer error<non-verbose/>", "lexer error"),
     ],
 )
