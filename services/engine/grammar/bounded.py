@@ -9,6 +9,7 @@ from typing import Any
 
 from services.common.errors import InvalidArgument
 from services.engine.grammar.compiler import CompiledGrammar, GrammarCompiler
+from services.engine.grammar.constants import longest_constant
 from services.engine.grammar.form import FormKind, OutputForm
 from services.engine.grammar.overlap import grammar_overlap, json_objects, schema_reach
 from services.engine.grammar.trial import Trial
@@ -16,11 +17,14 @@ from services.engine.grammar.trial import Trial
 # Combinations of patterns that one text must fit together. With so many a mask took 5 ms, with 2**20 3 s.
 MAX_OVERLAP = 2**12
 
+# Characters of a text that a form prescribes. A mask within one takes up to 10 ms, and its time grows with the length.
+MAX_CONSTANT = 32 * 1024
+
 # Up to here, whatever a form says, compiling it was found to take less than a second.
 _CHEAP_BYTES: dict[FormKind, int] = {
     "json_object": 0,
     "json_schema": 32 * 1024,
-    "choice": 64 * 1024,
+    "choice": 32 * 1024,
     "regex": 2 * 1024,
     "grammar": 4 * 1024,
 }
@@ -45,6 +49,9 @@ class BoundedCompiler:
 
     def compile_costly(self, form: OutputForm) -> CompiledGrammar:
         """Raises InvalidArgument also for what takes too much time or memory."""
+        if (length := longest_constant(form)) > MAX_CONSTANT:
+            reason = f"a text without alternatives has {length} characters, more than {MAX_CONSTANT}"
+            raise InvalidArgument(reason, form.param)
         if _overlap(form) > MAX_OVERLAP:
             reason = f"the patterns that one text must fit together have more than {MAX_OVERLAP} combinations"
             raise InvalidArgument(reason, form.param)

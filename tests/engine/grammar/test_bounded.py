@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from services.common.errors import InvalidArgument
-from services.engine.grammar.bounded import MAX_OVERLAP, BoundedCompiler, is_costly
+from services.engine.grammar.bounded import MAX_CONSTANT, MAX_OVERLAP, BoundedCompiler, is_costly
 from services.engine.grammar.compiler import GrammarCompiler
 from services.engine.grammar.form import FormKind, OutputForm
 from services.engine.grammar.trial import Trial
 from tests.engine.grammar.schemas import OBJECTS, SCHEMAS
+
+LONG = "a?" * 10_000 + "a" * 10_000  # parts of which any may be left out
 
 
 def schema(value: Any) -> OutputForm:
@@ -35,7 +37,7 @@ def test_usual_schemas_are_not_costly(value: Any) -> None:
         ("regex", "(a{1,500}){1,500}", False),
         ("regex", "a" * 3000, True),
         ("choice", json.dumps([f"word {n}" for n in range(1000)]), False),
-        ("choice", json.dumps(["a" * 70_000]), True),
+        ("choice", json.dumps(["a" * 1000] * 70), True),
         ("grammar", 'root ::= "a" | "b"', False),
         ("grammar", "start: A\nA: /[a-z]+/ & ~/(?s:.*)no(?s:.*)/", False),
         ("grammar", "start: A\nA: " + " & ".join(["/[ab]x/"] * 9), True),
@@ -74,9 +76,33 @@ def test_patterns_of_one_text_whose_masks_could_take_forever_are_refused(
 
 
 @pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("json_schema", json.dumps({"items": {"const": {"a": ["a" * (MAX_CONSTANT + 1)]}}})),
+        ("json_schema", json.dumps({"enum": ["a", "a" * (MAX_CONSTANT + 1)]})),
+        ("choice", json.dumps(["a", "a" * (MAX_CONSTANT + 1)])),
+        ("regex", "a|b" + "a" * MAX_CONSTANT),
+        ("grammar", 'start: "' + "a" * MAX_CONSTANT + '"'),
+    ],
+)
+def test_a_text_whose_masks_would_take_long_is_refused(
+    bounded_compiler: BoundedCompiler, kind: FormKind, text: str
+) -> None:
+    form = OutputForm(kind, text)
+    assert is_costly(form)
+    with pytest.raises(InvalidArgument, match=f"a text .* characters, more than {MAX_CONSTANT}") as caught:
+        bounded_compiler.compile_costly(form)
+    assert caught.value.param == form.param
+
+
+@pytest.mark.parametrize(
     ("kind", "text", "reason"),
     [
-        ("regex", "a?" * 60_000 + "a" * 60_000, "it takes more than 256 MiB of memory to compile"),
+        (
+            "regex",
+            "|".join(f"{LONG}{n}" for n in range(6)),
+            "it takes more than 256 MiB of memory to compile",
+        ),
         (
             "grammar",
             "start: r0\n" + "\n".join(f'r{n}: r{n + 1} "a"' for n in range(10_000)) + '\nr10000: "b"',
