@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 from services.common.errors import InvalidArgument, QueueFull
 from services.engine.grammar.bounded import BoundedCompiler, is_costly
@@ -92,19 +93,22 @@ class GrammarLibrary:
     async def _compile(self, form: OutputForm) -> CompiledGrammar:
         compiler = self._compiler = self._compiler or self._pool.submit(self._make_compiler)
         run = asyncio.get_running_loop().run_in_executor
+        work = partial(self._work, self._pending[form], form, compiler)
         if not await run(self._pool, is_costly, form):
-            return await run(self._pool, self._work, form, compiler, False)
+            return await run(self._pool, work, False)
         if self._num_costly >= MAX_COSTLY:
             raise QueueFull(f"{MAX_COSTLY} grammars that may take long are being compiled; try again later")
         self._num_costly += 1
         try:
-            return await run(self._costly_pool, self._work, form, compiler, True)
+            return await run(self._costly_pool, work, True)
         finally:
             self._num_costly -= 1
 
-    def _work(self, form: OutputForm, future: Future[BoundedCompiler], costly: bool) -> CompiledGrammar:
-        """In a thread."""
-        self._pending[form].started = True
+    def _work(
+        self, compilation: _Compilation, form: OutputForm, future: Future[BoundedCompiler], costly: bool
+    ) -> CompiledGrammar:
+        """In a thread, where the maps of this object are not to be read."""
+        compilation.started = True
         began = time.perf_counter()
         compiler = _result(future, form)
         grammar = compiler.compile_costly(form) if costly else compiler.compile(form)

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import postroad_native
@@ -35,12 +34,11 @@ def _threads() -> set[int]:
     return {int(task.name) for task in Path("/proc/self/task").iterdir()}
 
 
-@contextmanager
-def _model(threads: int) -> Iterator[tuple[postroad_native.Model, set[int]]]:
+def _model(threads: int) -> tuple[postroad_native.Model, set[int]]:
     """A model, and the threads that it made: of its pool, and one that gets its memory ready."""
     before = _threads()
     model = native_model(FAMILIES["llama"], threads=threads)
-    yield model, _threads() - before
+    return model, _threads() - before
 
 
 def _affinities(threads: set[int]) -> list[set[int]]:
@@ -56,27 +54,30 @@ def _step_until(model: postroad_native.Model, condition: Callable[[], bool]) -> 
 
 
 def test_as_many_threads_as_cpus_have_a_cpu_each() -> None:
-    with _model(2) as (model, threads):
-        second = {max(TWO_CPUS)}  # the first one is for the thread that calls
-        _step_until(model, lambda: second in _affinities(threads))
-        assert os.sched_getaffinity(0) == TWO_CPUS  # which is bound only during the step
+    model, threads = _model(2)
+    second = {max(TWO_CPUS)}  # the first one is for the thread that calls
+    _step_until(model, lambda: second in _affinities(threads))
+    assert os.sched_getaffinity(0) == TWO_CPUS  # which is bound only during the step
 
 
 def test_fewer_threads_than_cpus_run_anywhere() -> None:
-    with _model(1) as (model, threads):
-        step(model, plan([1, 2, 3], [0]))
-        assert all(cpus == TWO_CPUS for cpus in [os.sched_getaffinity(0), *_affinities(threads)])
+    model, threads = _model(1)
+    step(model, plan([1, 2, 3], [0]))
+    assert all(cpus == TWO_CPUS for cpus in [os.sched_getaffinity(0), *_affinities(threads)])
 
 
 def test_threads_that_lack_time_are_set_free_until_they_have_it_again() -> None:
-    with _model(2) as (model, threads):
-        bound = lambda: {min(map(len, _affinities(threads)))} == {1}  # noqa: E731
-        _step_until(model, bound)
-        neighbours = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]
-        try:
-            _step_until(model, lambda: not bound())
-        finally:
-            for neighbour in neighbours:
-                neighbour.kill()
-                neighbour.wait()
-        _step_until(model, bound)
+    model, threads = _model(2)
+
+    def bound() -> bool:
+        return min(map(len, _affinities(threads))) == 1
+
+    _step_until(model, bound)
+    neighbours = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]
+    try:
+        _step_until(model, lambda: not bound())
+    finally:
+        for neighbour in neighbours:
+            neighbour.kill()
+            neighbour.wait()
+    _step_until(model, bound)
